@@ -133,11 +133,11 @@ func (a *agent) run(ctx context.Context) (_ *Result, err error) {
 				signals = nil
 				continue
 			}
-			ev = signalReceived{n, time.Now()}
+			ev = signalReceived{n, time.Now(), a.canLeave()}
 		case <-done:
 			done = nil
 			canceled = a.core.signal == 0
-			ev = signalReceived{syscall.SIGTERM, time.Now()}
+			ev = signalReceived{syscall.SIGTERM, time.Now(), a.canLeave()}
 		case <-a.timeout:
 			a.timeout = nil
 			ev = timerFired{}
@@ -268,7 +268,7 @@ func (a *agent) perform(actions []action) {
 				a.perform(a.core.Step(startFailed{local, err}))
 			}
 		case doReplace:
-			a.replace()
+			a.replace(a.replacement)
 		case doSignal:
 			a.stopWorkers(act.locals, act.signal)
 		case doAbort:
@@ -298,6 +298,11 @@ func (a *agent) perform(actions []action) {
 			a.rendezvous.Failed(a.firstFailure(act.locals))
 		case doTellLeave:
 			a.rendezvous.Leave(failure.SignalName(act.signal), false)
+		case doAskToLeave:
+			a.rendezvous.AskToLeave(failure.SignalName(act.signal))
+		case doReportLeave:
+			a.console.logf("%s: leaving the job after this step, which the other nodes go on with: waiting up to %v for %s; again to kill",
+				failure.SignalName(act.signal), a.cfg.ShutdownTimeout, a.ranks(act.locals))
 		case doTellLeaveNow:
 			a.rendezvous.Leave(a.core.err.Error(), true)
 		case doTellEnd:

@@ -94,6 +94,11 @@ func (a *agent) requestWorkers() (local int, err error) {
 	}
 	a.spawner = s
 	for local := range a.cfg.Workers {
+		if a.round.Starts != nil {
+			a.procs = append(a.procs, nil)
+			a.replace(a.round.Starts[local])
+			continue
+		}
 		p, err := s.spawn(local, nil)
 		if err != nil {
 			return local, err

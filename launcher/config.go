@@ -258,10 +258,7 @@ func (c *Config) check() error {
 	if c.MaxRestarts < 0 {
 		return fmt.Errorf("%d restarts: want 0 or more", c.MaxRestarts)
 	}
-	if c.OnFailure != Restart && c.Nodes != nil {
-		return errors.New("--on-failure shrink and replace need a job of one node so far: want --nnodes 1")
-	}
-	if c.MinWorkers < 1 || c.MinWorkers > c.Workers {
+	if c.MinWorkers < 1 || c.Nodes == nil && c.MinWorkers > c.Workers {
 		return fmt.Errorf("at least %d workers: want 1 to %d, which the job has", c.MinWorkers, c.Workers)
 	}
 	if c.SilenceLimit < LeastSilence {

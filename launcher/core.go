@@ -54,12 +54,14 @@ type core struct {
 	err       error          // why the attempt is broken, or why this node can begin no other one
 	left      bool           // this node has left the job, and waits for the last order of the rendezvous
 	ending    *jobEnded      // the end of the job, if it came before the end of the attempt; else nil
+	asking    bool           // the agent has asked to leave, and has sent no signal to the workers
 	gentle    bool           // in phase stopping, if the verdict is stopped: the workers can finish their step
 	signal    syscall.Signal // the first signal that the agent received; 0 if none
 	signalAt  time.Time      // when this signal came
 	asked     syscall.Signal // the signal because of which the ranks agreed to stop before the agent received one; 0 if none
 	killing   bool           // SIGKILL has been sent
 	alive     []int          // local ranks still running, ascending
+	awaited   int            // in phase running: the number of orders workerReplaced that will come
 	exits     []workerExited
 }
 
@@ -70,6 +72,7 @@ type (
 	roundBegan  struct{}
 	stopOrdered struct { // the rendezvous ends the attempt
 		gently bool // the workers can finish their step and save a checkpoint
+		kills  bool // the workers are killed at once
 	}
 	jobEnded struct {
 		verdict verdict
@@ -91,12 +94,19 @@ type (
 		late, killed bool
 	}
 	// workerLost says that a worker has failed, and the others go on. The attempt is not ended by it.
-	workerLost struct{ local int }
+	workerLost struct {
+		local      int
+		isReplaced bool // workerReplaced follows
+	}
 	// workerReplaced says that a worker is to be started in place of a lost one.
 	workerReplaced struct{ local int }
 	signalReceived struct {
-		signal syscall.Signal
-		at     time.Time
+		signal   syscall.Signal
+		at       time.Time
+		canLeave bool // the other nodes may go on in the same round: leaveAnswered says whether they do
+	}
+	leaveAnswered struct {
+		isDrained bool // the workers end by themselves, and those of other nodes go on
 	}
 	timerFired  struct{} // the timer that was armed last has fired
 	orphansGone struct{} // no process of the attempt is left
@@ -111,6 +121,7 @@ func (workerExited) isEvent()   {}
 func (workerLost) isEvent()     {}
 func (workerReplaced) isEvent() {}
 func (signalReceived) isEvent() {}
+func (leaveAnswered) isEvent()  {}
 func (timerFired) isEvent()     {}
 func (orphansGone) isEvent()    {}
 
@@ -130,6 +141,8 @@ const (
 	doHurry                       // stop waiting for room for the workers' output on the console
 	doTellFailure                 // tell the rendezvous that worker locals[0] failed, or without locals, that this node cannot go on
 	doTellLeave                   // tell the rendezvous that this node leaves when its workers have ended
+	doAskToLeave                  // the same, and ask whether the others go on in this round; leaveAnswered answers
+	doReportLeave                 // tell the user that locals leave and those of other nodes go on
 	doTellLeaveNow                // tell the rendezvous that this node leaves at once, and why: it has no workers
 	doTellEnd                     // tell the rendezvous that the attempt has ended here; with signal, that the ranks agreed to stop
 	doReportLoss                  // tell the user that worker locals[0] failed and the others go on
@@ -141,12 +154,12 @@ const (
 )
 
 var verbNames = [...]string{"start", "replace", "signal", "abort", "kill", "arm-shutdown", "arm-abandon", "stop-orphans", "kill-orphans", "hurry",
-	"tell-failure", "tell-leave", "tell-leave-now", "tell-end", "report-loss", "report-failure", "report-signal", "report-stop", "report-abandoned", "finish"}
+	"tell-failure", "tell-leave", "ask-to-leave", "report-leave", "tell-leave-now", "tell-end", "report-loss", "report-failure", "report-signal", "report-stop", "report-abandoned", "finish"}
 
 type action struct {
 	verb   verb
-	signal syscall.Signal // used by doSignal, doAbort, doTellLeave, doTellEnd, doReportSignal and doReportStop
-	locals []int          // used by doReplace, doSignal, doAbort, doKill, doTellFailure, doReportLoss, doReportFailure, doReportSignal, doReportStop and doReportAbandoned
+	signal syscall.Signal // used by doSignal, doAbort, doTellLeave, doAskToLeave, doTellEnd, doReportLeave, doReportSignal and doReportStop
+	locals []int          // used by doReplace, doSignal, doAbort, doKill, doTellFailure, doReportLoss, doReportFailure, doReportLeave, doReportSignal, doReportStop and doReportAbandoned
 }
 
 func (a action) String() string {
@@ -176,21 +189,21 @@ func (c *core) Step(ev event) []action {
 			c.verdict, c.left, c.exits = broken, true, nil
 			return []action{{verb: doTellLeaveNow}}
 		}
-		c.phase, c.attempted, c.verdict, c.gentle, c.killing, c.asked, c.exits = running, true, succeeded, false, false, 0, nil
+		c.phase, c.attempted, c.verdict, c.gentle, c.killing, c.asked, c.exits, c.awaited = running, true, succeeded, false, false, 0, nil, 0
 		for local := range c.workers {
 			c.alive = append(c.alive, local)
 		}
 		return []action{{verb: doStart}}
 
 	case stopOrdered:
-		return c.stopOrdered(ev.gently)
+		return c.stopOrdered(ev.gently, ev.kills)
 
 	case jobEnded:
 		if c.phase == waiting {
 			return c.end(ev)
 		}
 		c.ending = &ev
-		return c.stopOrdered(false)
+		return c.stopOrdered(false, false)
 
 	case startFailed:
 		c.alive = slices.DeleteFunc(c.alive, func(local int) bool { return local >= ev.local })
@@ -215,18 +228,34 @@ func (c *core) Step(ev event) []action {
 			return nil
 		}
 		c.alive = slices.Delete(c.alive, i, i+1)
-		return append([]action{{verb: doReportLoss, locals: []int{ev.local}}}, c.removeOrphansWhenAllEnded()...)
+		report := []action{{verb: doReportLoss, locals: []int{ev.local}}}
+		if ev.isReplaced && c.phase == running {
+			c.awaited++
+			return report
+		}
+		return append(report, c.removeOrphansWhenAllEnded()...)
 
 	case workerReplaced:
 		i, isAlive := slices.BinarySearch(c.alive, ev.local)
 		if c.phase != running || isAlive {
 			return nil
 		}
+		c.awaited--
 		c.alive = slices.Insert(c.alive, i, ev.local)
 		return []action{{verb: doReplace, locals: []int{ev.local}}}
 
 	case signalReceived:
 		return c.signalled(ev)
+
+	case leaveAnswered:
+		switch {
+		case c.phase != stopping || !c.asking || c.killing || len(c.alive) == 0:
+			return nil
+		case ev.isDrained:
+			return []action{c.toAlive(doReportLeave, c.signal)}
+		}
+		c.asking = false
+		return []action{{verb: doArmShutdown}, c.toAlive(doSignal, c.signal), c.toAlive(doReportSignal, c.signal)}
 
 	case timerFired:
 		if c.phase == stopping && c.killing {
@@ -258,8 +287,16 @@ func (c *core) Step(ev event) []action {
 }
 
 // stopOrdered ends the attempt because of another node.
-func (c *core) stopOrdered(gently bool) []action {
+func (c *core) stopOrdered(gently, kills bool) []action {
 	switch {
+	case kills && (c.phase == running || c.phase == stopping):
+		if c.phase == running {
+			c.verdict = stopped
+		}
+		if c.phase = stopping; len(c.alive) == 0 {
+			return c.removeOrphansWhenAllEnded()
+		}
+		return c.kill()
 	case c.phase == running:
 		c.verdict, c.gentle = stopped, gently
 		if gently {
@@ -386,6 +423,11 @@ func (c *core) signalled(ev signalReceived) []action {
 		return c.finish()
 	case running:
 		c.verdict = signalled
+		if ev.canLeave && len(c.alive) > 0 {
+			c.phase = stopping
+			c.asking = true
+			return []action{{verb: doAskToLeave, signal: sig}, {verb: doArmShutdown}}
+		}
 		report := c.toAlive(doReportSignal, sig)
 		return append(append([]action{{verb: doTellLeave, signal: sig}}, c.stop(doSignal, sig)...), report)
 	case stopping, removingOrphans:
@@ -444,7 +486,7 @@ func (c *core) kill() []action {
 // killed at once. During a stop they get the rest of the shutdown timeout, because a worker may be a shell
 // whose child is saving a checkpoint.
 func (c *core) removeOrphansWhenAllEnded() []action {
-	if len(c.alive) > 0 {
+	if len(c.alive) > 0 || c.phase == running && c.awaited > 0 {
 		return nil
 	}
 	c.phase = removingOrphans

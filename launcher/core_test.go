@@ -84,7 +84,7 @@ func parseEvent(t *testing.T, d *datadriven.TestData, now time.Time) event {
 	case "begin":
 		return roundBegan{}
 	case "stop":
-		return stopOrdered{d.HasArg("gently")}
+		return stopOrdered{d.HasArg("gently"), d.HasArg("kills")}
 	case "end":
 		verdicts := map[string]verdict{"succeeded": succeeded, "failed": failed, "signalled": signalled, "broken": broken}
 		v, known := verdicts[d.CmdArgs[0].Key]
@@ -102,7 +102,7 @@ func parseEvent(t *testing.T, d *datadriven.TestData, now time.Time) event {
 	case "exit":
 		return parseExit(t, d)
 	case "lost":
-		return workerLost{local}
+		return workerLost{local, d.HasArg("replaced")}
 	case "replaced":
 		return workerReplaced{local}
 	case "signal":
@@ -113,7 +113,9 @@ func parseEvent(t *testing.T, d *datadriven.TestData, now time.Time) event {
 		if err != nil {
 			d.Fatalf(t, "%v", err)
 		}
-		return signalReceived{sig, now}
+		return signalReceived{sig, now, d.HasArg("can-leave")}
+	case "answered":
+		return leaveAnswered{d.HasArg("drained")}
 	case "timer":
 		return timerFired{}
 	case "orphans-gone":

@@ -42,13 +42,19 @@
 // # Surviving a lost worker
 //
 // With Config.OnFailure Shrink or Replace, the loss of a worker need not end the attempt. The coordinator of the round,
-// in this process, knows whether the program has declared that it can go on (package
+// in the process of the rendezvous' host, knows whether the program has declared that it can go on (package
 // [github.com/goddp/goddp/elastic]), and which workers train together: an epoch. When a worker has failed and the
 // reaper has waited for it, the agent asks the host of the rendezvous, which asks the coordinator:
 //
 //   - If enough workers are left, the attempt goes on. With Replace, the host orders the start of a new worker with the
 //     same RANK and LOCAL_RANK. Each worker has a number for life, in GODDP_WORKER. A new one has GODDP_JOINS.
 //   - Otherwise the attempt fails, as described above.
+//
+// On several nodes, the host tells each agent what concerns its workers, and all agents which workers train together.
+// A lost node is the loss of its workers. They are dead for certain after a lease: an agent that has not heard of the
+// host for three heartbeats kills its workers, and the host waits for twice that time. With Replace, a node that joins
+// takes the place of a lost one. A node that receives a signal asks the host, which lets its workers leave, or has
+// those of all nodes stop if all nodes leave.
 //
 // The coordinator may order that a worker is killed, because it is suspended for example. An epoch that a worker has
 // left begins only when the worker's process is gone, so a killed worker is lost like any other.
@@ -57,7 +63,7 @@
 //
 // If Config.Nodes is set, the agents of several nodes take part in one rendezvous, which one of
 // them hosts. The host decides for all nodes when a round begins, with which nodes, when it ends,
-// whether another follows, and how the job ends:
+// whether another follows, and how the job ends. Unless the workers survive, as above:
 //
 //   - When a worker fails on any node, the agents of all nodes stop their workers. MaxRestarts
 //     counts the failures of the whole job.

@@ -87,10 +87,13 @@ func (a *agent) rendezvousOptions() (rendezvous.Options, error) {
 			Log: a.console.logger(), // slog's default would wait for a stderr that nobody reads
 		},
 	}
-	if c.OnFailure != Restart {
-		o.Host.Survival = &rendezvous.Survival{MinWorkers: c.MinWorkers, Replace: c.OnFailure == Replace, Silence: c.SilenceLimit}
-	}
 	n := c.Nodes
+	if n != nil {
+		o.Host.Limits.MinNodes, o.Host.Limits.MaxNodes, o.Host.Limits.Static = n.Min, n.Max, n.Static
+	}
+	if c.OnFailure != Restart {
+		o.Host.Limits.Survival = rendezvous.Survival{MinWorkers: c.MinWorkers, Replace: c.OnFailure == Replace, Silence: c.SilenceLimit}
+	}
 	if n == nil {
 		return o, nil
 	}
@@ -110,9 +113,7 @@ func (a *agent) rendezvousOptions() (rendezvous.Options, error) {
 	if command == nil {
 		command = append([]string{c.Name}, c.Args[1:]...)
 	}
-	o.Host.Limits = rendezvous.Limits{
-		MinNodes: n.Min, MaxNodes: n.Max, MaxRestarts: c.MaxRestarts, Static: n.Static, Command: handshake.Arguments(command),
-	}
+	o.Host.Limits.Command = handshake.Arguments(command)
 	o.Host.JoinTimeout, o.Host.LastCall, o.Host.Heartbeat = n.JoinTimeout, n.LastCall, n.Heartbeat
 	if c.MasterPort == 0 {
 		o.MasterPort = func() int {
@@ -197,7 +198,7 @@ func (a *agent) ordered(o *rendezvous.Order) event {
 			a.shown = o.Stop
 			a.console.logf("stopping the workers: %s", o.Stop.Reason)
 		}
-		return stopOrdered{o.Stop.Gently}
+		return stopOrdered{o.Stop.Gently, o.Stop.Kills}
 	case o.Err != nil:
 		return jobEnded{verdict: broken, err: o.Err}
 	case o.Verdict != nil:
@@ -209,6 +210,11 @@ func (a *agent) ordered(o *rendezvous.Order) event {
 		return nil
 	case o.Members != nil:
 		a.regrouped(o.Members)
+		return nil
+	case o.Leave != nil:
+		return a.leaveAnswered(o.Leave)
+	case o.Notice != "":
+		a.console.logf("%s", o.Notice)
 		return nil
 	case o.End == nil:
 		a.console.logf("waiting: %s", o.Hold)

@@ -32,10 +32,11 @@ func (a *agent) judged(v *rendezvous.Verdict) event {
 	p.isUndecided = false
 	p.end.Rank = p.Rank // the order Members of the epoch in which it ended may have come meanwhile
 	if v.GivenUp {
-		a.console.logf("local rank %d gets no other worker: %d in a row have ended before they joined", p.LocalRank, rendezvous.MaxTries)
+		a.console.logf("local rank %d gets no other worker: %d in a row have ended within %v of their start",
+			p.LocalRank, rendezvous.MaxTries, rendezvous.SteadyTime)
 	}
 	if v.GoesOn {
-		return workerLost{p.LocalRank}
+		return workerLost{p.LocalRank, v.IsReplaced}
 	}
 	if a.core.phase == running {
 		a.logWhyNot(v)
@@ -45,13 +46,15 @@ func (a *agent) judged(v *rendezvous.Verdict) event {
 
 // logWhyNot says why the others do not go on without a worker that has ended.
 func (a *agent) logWhyNot(v *rendezvous.Verdict) {
-	left, then := len(a.core.alive)-1, "ending"
+	left, then := len(a.core.alive)-1, "ending" // left is the number on this node
 	if a.round.Restarts < a.cfg.MaxRestarts {
 		then = "restarting"
 	}
 	switch {
 	case !v.Declared:
 		a.console.logf("the program has not declared that it can go on without a worker (elastic.Run): %s", then)
+	case a.round.Nodes > 1:
+		a.console.logf("too few workers are left (--min-workers %d), or too many were lost without a step between: %s", a.cfg.MinWorkers, then)
 	case left == 0:
 	case left < a.cfg.MinWorkers:
 		a.console.logf("%s left, want at least %d (--min-workers): %s", count(left), a.cfg.MinWorkers, then)
@@ -74,11 +77,15 @@ func (a *agent) lose(p *process) {
 	if why != "" {
 		why = ": " + why
 	}
-	n, verb := len(a.core.alive), "go"
-	if n == 1 {
-		verb = "goes"
+	others := "the others go on"
+	switch n := len(a.core.alive); {
+	case a.round.Nodes > 1: // this node does not know their number
+	case n == 1:
+		others = "1 worker goes on"
+	default:
+		others = count(n) + " go on"
 	}
-	a.console.logf("%s %s%s; %s %s on", p.name(), p.end.Status, why, count(n), verb)
+	a.console.logf("%s %s%s; %s", p.name(), p.end.Status, why, others)
 	f.Time = f.Exited
 	a.losses = append(a.losses[max(0, len(a.losses)+1-maxLosses):], f)
 	p.closeRecord()
@@ -117,10 +124,10 @@ func (a *agent) replacing(o *rendezvous.StartOrder) event {
 	return workerReplaced{o.Rank - a.round.FirstRank}
 }
 
-// replace starts the worker of the latest order.
-func (a *agent) replace() {
-	local := a.replacement.Rank - a.round.FirstRank
-	p, err := a.spawner.spawn(local, a.replacement)
+// replace starts a worker in place of a lost one.
+func (a *agent) replace(o *rendezvous.StartOrder) {
+	local := o.Rank - a.round.FirstRank
+	p, err := a.spawner.spawn(local, o)
 	a.procs[local] = p
 	if err != nil {
 		if ev := a.notReplaced(p, err); ev != nil {
@@ -162,7 +169,7 @@ func (a *agent) regrouped(m *rendezvous.Members) {
 		if p := a.worker(m.Epoch, number); p != nil {
 			p.Rank = rank
 		}
-		if !slices.Contains(a.members, number) {
+		if isKnown := a.members != nil || a.worker(m.Epoch, number) != nil; isKnown && !slices.Contains(a.members, number) {
 			fmt.Fprintf(&text, "worker %d joined as rank %d; ", number, rank)
 		}
 	}
@@ -174,6 +181,17 @@ func (a *agent) regrouped(m *rendezvous.Members) {
 		a.console.logf("epoch %d: %s", m.Number, &text)
 	}
 	a.members, a.changed = m.Workers, time.Time{}
+}
+
+// canLeave reports whether the other nodes may go on in this round if this one leaves.
+func (a *agent) canLeave() bool { return a.attempt != nil && a.members != nil && a.round.Nodes > 1 }
+
+// leaveAnswered handles the host's answer to the announcement that this node leaves.
+func (a *agent) leaveAnswered(l *rendezvous.LeaveAnswer) event {
+	if a.attempt == nil || l.Epoch != a.round.Number {
+		return nil
+	}
+	return leaveAnswered{l.IsDrained}
 }
 
 // count returns "1 worker", "2 workers" and so on.

@@ -21,7 +21,8 @@ import (
 
 // testSurvivor is a worker that enters one epoch after another. In an epoch, it meets the fate that its arguments,
 // each time:worker:fate, have for it there; * means all workers. A time is the number of an epoch, "start" in a worker
-// that replaces another, or "joined" in the epochs in which such a worker takes part. A worker without a fate waits until a
+// that replaces another, "joined" in the epochs in which such a worker takes part, or "rejoined" in those of all workers in
+// which at least the fourth such worker takes part. A worker without a fate waits until a
 // member is lost or a worker wishes to join.
 func testSurvivor() {
 	ctx, cancel := context.WithTimeout(context.Background(), soon)
@@ -70,15 +71,25 @@ func testSurvivor() {
 			check(err)
 		}
 		order, err := c.Root().Enter(ctx, ready)
+		if errors.Is(err, coordinator.ErrReleased) {
+			fmt.Println("released")
+			os.Exit(0)
+		}
 		check(err)
+		ready.Epoch = order.Epoch
 		if !isFirst {
-			_, err = c.Join(ctx, order.Epoch, nil, false, nil)
-			check(err)
+			if _, err = c.Join(ctx, order.Epoch, nil, false, nil); err != nil { // a member is lost, or a worker joins
+				c.Depart(ctx)
+				continue
+			}
 		}
 		fmt.Printf("epoch %d: rank %d of %d\n", order.Epoch, c.Root().Rank(), len(order.Workers))
 		times := []string{strconv.Itoa(order.Epoch)}
 		if slices.Max(order.Workers) >= job.WorldSize {
 			times = append(times, "joined")
+			if slices.Max(order.Workers) >= job.WorldSize+3 && len(order.Workers) == job.WorldSize {
+				times = append(times, "rejoined")
+			}
 		}
 		meet(c, times...)
 		select {
@@ -87,7 +98,7 @@ func testSurvivor() {
 			check(ctx.Err())
 		}
 		c.Depart(ctx)
-		ready = coordinator.Ready{Epoch: order.Epoch, Steps: 100 * order.Epoch, Holds: true}
+		ready.Steps, ready.Holds = 100*order.Epoch, true
 	}
 }
 
@@ -179,7 +190,7 @@ func TestReplace(t *testing.T) {
 			defer cancel()
 			if tt.lines == nil {
 				testkit.Long(t) // there are pauses between the workers
-				given := j.err.contains("local rank 2 gets no other worker: 3 in a row have ended before they joined")
+				given := j.err.contains("local rank 2 gets no other worker: 3 in a row have ended within 1m0s of their start")
 				go func() {
 					<-given
 					cancel()

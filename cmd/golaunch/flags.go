@@ -215,9 +215,10 @@ func (o *options) define() *pflag.FlagSet {
 		"how often the workers of all nodes are started again after a failure of one")
 	addFlag(fs, &o.onFailure, "on-failure", "restart", "what", parseOnFailure,
 		"what happens to the other workers. restart: they are stopped, and all start again as --max-restarts says; shrink: they go on without the failed one; "+
-			"replace: they go on, and a new worker joins them. Programs that do not use train.Run or elastic.Run restart in any case")
+			"replace: they go on, and a new worker joins them. The loss of a node is the loss of its workers; with replace, a node that joins takes its place. "+
+			"Programs that do not use train.Run or elastic.Run restart in any case")
 	addFlag(fs, &o.minWorkers, "min-workers", "1", "n", parseMinWorkers,
-		"of shrink and replace: with fewer workers left or on their way, the attempt fails")
+		"of shrink and replace: with fewer workers of all nodes left or on their way, the attempt fails")
 	addFlag(fs, &o.silenceLimit, "silence-limit", "10", "seconds", parseSilence,
 		"of shrink and replace: a worker that was silent for so long, because it is suspended for example, is killed")
 	addFlag(fs, &o.shutdownTimeout, "shutdown-timeout", "30", "seconds", parseSeconds,
@@ -290,10 +291,7 @@ func (o *options) check() error {
 			return usagef("--%s %s: local rank %d, but this node has %d workers", name, m, highest, o.nproc)
 		}
 	}
-	switch all := o.rendezvous.nodes.most; {
-	case o.onFailure != launcher.Restart && all > 1:
-		return usagef("--on-failure %s: surviving the loss of a worker needs one node so far: want --nnodes 1, not %d", o.onFailure, all)
-	case o.minWorkers > o.nproc:
+	if o.rendezvous.nodes.most == 1 && o.minWorkers > o.nproc {
 		return usagef("--min-workers %d, but there are %d workers", o.minWorkers, o.nproc)
 	}
 	return o.rendezvous.check()

@@ -28,6 +28,7 @@ import (
 	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/internal/printer"
+	"github.com/goddp/goddp/launcher"
 )
 
 // golaunch --hosts runs on the user's machine. It starts a golaunch on each host by ssh, and talks to it by
@@ -151,10 +152,11 @@ func newHostsJob(ctx context.Context, o *options) (*hostsJob, error) {
 	request.Token = cmp.Or(string(secret), rand.Text()+rand.Text())
 
 	ownLine := func(format string, args ...any) []byte { return fmt.Appendf(nil, "golaunch: "+format+"\n", args...) }
+	isRange := o.rendezvous.nodes.least < o.rendezvous.nodes.most
 	j := &hostsJob{
 		ssh:     strings.Fields(o.ssh),
 		grace:   o.shutdownTimeout + hostsEnd,
-		elastic: o.rendezvous.nodes.least < o.rendezvous.nodes.most,
+		elastic: isRange || o.onFailure != launcher.Restart,
 		out:     printer.New(os.Stdout, os.Stderr, ownLine),
 	}
 	if len(j.ssh) == 0 {
@@ -176,7 +178,7 @@ func newHostsJob(ctx context.Context, o *options) (*hostsJob, error) {
 		r.Brief = i > 0
 		r.Args = append(r.Args, o.given...)
 		r.Args = append(r.Args, "--rdzv-endpoint", endpoint, "--rdzv-id", id)
-		if len(o.hosts) > 1 && !j.elastic {
+		if len(o.hosts) > 1 && !isRange {
 			r.Args = append(r.Args, "--nnodes", strconv.Itoa(len(o.hosts)), "--node-rank", strconv.Itoa(i))
 		}
 		if h.workers != "" {

@@ -208,7 +208,6 @@ func TestUsageErrors(t *testing.T) {
 		{"--node-rank 1 true", "", "want 0, the rank of the only node"},
 		{"--max-restarts -1 true", "", `--max-restarts "-1"`},
 		{"--on-failure ignore true", "", `--on-failure "ignore": want restart, shrink or replace`},
-		{"--on-failure shrink --nnodes 1:2 --rdzv-backend c10d --rdzv-endpoint a true", "", "--on-failure shrink: surviving the loss of a worker needs one node so far: want --nnodes 1, not 2"},
 		{"--min-workers 0 true", "", `--min-workers "0": want a number, 1 or more`},
 		{"--nproc-per-node 2 --min-workers 3 true", "", "--min-workers 3, but there are 2 workers"},
 		{"--on-failure replace --silence-limit 0.5 true", "", `--silence-limit "0.5": want a number of seconds, 1 or more`},

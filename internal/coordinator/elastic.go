@@ -84,7 +84,8 @@ func (s *Server) Epoch(worker int) (number int, isMember bool) {
 	return m.epoch, m.epochOf(worker) > 0
 }
 
-// Drain asks a worker of an elastic job to leave at the next boundary of steps.
+// Drain asks a worker of an elastic job to leave. The members' epoch ends, and the next one begins without the worker,
+// which is released.
 func (s *Server) Drain(worker int) {
 	s.step(func(m *Membership) []Order { return m.Leave(worker) })
 }

@@ -104,11 +104,11 @@ func (m *Membership) Unready(id int) []Order {
 	return m.out
 }
 
-// Gone reports that a worker's process has ended and was reaped. done says that it ended with success:
-// then all members have committed the last step, and any number of them can end the job.
+// Gone reports that a worker's process has ended and was reaped. done says that it ended with success. If it was a
+// member, all members have committed the last step then, and any number of them can end the job.
 func (m *Membership) Gone(id int, done bool) []Order {
 	m.out = nil
-	if done {
+	if done && slices.Contains(m.members, id) {
 		m.ending, m.min = true, 1
 	}
 	m.workers = slices.DeleteFunc(m.workers, func(w *worker) bool { return w.id == id })

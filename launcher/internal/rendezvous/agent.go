@@ -80,6 +80,9 @@ func (a *Agent) Leave(why string, now bool) {
 	}
 }
 
+// AskToLeave announces that this agent leaves a round that survives lost workers: see Session.AskToLeave.
+func (a *Agent) AskToLeave(why string) { a.current().AskToLeave(why) }
+
 // Exited reports that the process of a worker has ended: see Session.Exited.
 func (a *Agent) Exited(e Exit) { a.current().Exited(e) }
 
@@ -113,7 +116,7 @@ func (a *Agent) run(ctx context.Context) {
 			return
 		}
 		if running {
-			a.put(ctx, Order{Stop: &StopOrder{Epoch: epoch, Reason: err.Error()}})
+			a.put(ctx, Order{Stop: &StopOrder{Epoch: epoch, Reason: err.Error(), Kills: a.opts.Host.Limits.Survival.isOn()}})
 			select {
 			case <-a.ended:
 			case <-ctx.Done():

@@ -21,6 +21,15 @@ const (
 	ended
 )
 
+// survival says what the current round does now if it loses workers: see Survival.
+type survival int
+
+const (
+	fails    survival = iota // it ends
+	shrinks                  // it goes on
+	replaces                 // it goes on, and takes in other workers in place of the lost ones
+)
+
 // agentID identifies one connection of an agent. Two connections never have the same.
 type agentID int
 
@@ -28,12 +37,13 @@ type agentID int
 type agent struct {
 	id        agentID
 	node      NodeInfo
-	local     bool      // the agent is in the host's process, so the host leaves the job with the agent
-	place     int       // the node's rank in the current round, or -1 if the agent waits
-	first     int       // the rank of its first worker in the current round
-	done      bool      // its workers have ended as the phase demands: see core.undone
-	leaving   string    // why it leaves the job, "" if it stays
-	leavingAt time.Time // when the agent said that it leaves
+	local     bool            // the agent is in the host's process, so the host leaves the job with the agent
+	place     int             // the node's rank in the current round, or -1 if the agent waits
+	first     int             // the rank of its first worker in the current round
+	done      bool            // its workers have ended as the phase demands: see core.undone
+	leaving   string          // why it leaves the job, "" if it stays
+	leavingAt time.Time       // when the agent said that it leaves
+	loss      failure.Failure // how a round that goes on has lost it
 }
 
 // NodeInfo is what an agent says of its node when it joins.
@@ -47,8 +57,9 @@ type NodeInfo struct {
 // Limits are the settings of a job. They are equal on all nodes.
 type Limits struct {
 	MinNodes, MaxNodes int
-	MaxRestarts        int    // the number of failed rounds that are followed by another
-	Static             bool   // the user numbers the nodes
+	MaxRestarts        int  // the number of failed rounds that are followed by another
+	Static             bool // the user numbers the nodes
+	Survival           Survival
 	Command            string // the program, without its folder, and its arguments
 }
 
@@ -67,11 +78,14 @@ func (l Limits) refusal(host Limits) string {
 
 // String returns the settings as the flags that set them, without the command.
 func (l Limits) String() string {
-	backend := ""
-	if l.Static {
-		backend = " --rdzv-backend=static"
+	more := ""
+	if l.Survival.isOn() {
+		more = " " + l.Survival.String()
 	}
-	return fmt.Sprintf("--nnodes=%d:%d --max-restarts=%d%s", l.MinNodes, l.MaxNodes, l.MaxRestarts, backend)
+	if l.Static {
+		more += " --rdzv-backend=static"
+	}
+	return fmt.Sprintf("--nnodes=%d:%d --max-restarts=%d%s", l.MinNodes, l.MaxNodes, l.MaxRestarts, more)
 }
 
 // core decides which agents take part in which round, when a round ends, and how the job ends. It is a
@@ -91,9 +105,11 @@ type core struct {
 	waiting []*agent       // in the order in which they joined
 	ranks   map[int]*agent // by the user's node rank; static jobs only
 	round   []*agent       // the participants by node rank; nil for a participant that was lost
+	dying   []*agent       // participants that the round has lost and goes on without, and whose workers may not be dead yet
+	free    []*agent       // participants that the round has lost, and whose places another agent can take
 
-	// undone is the number of participants whose workers have not succeeded (in phase running), or have
-	// not ended (in phase stopping).
+	// undone is the number of participants whose workers have not succeeded (in phase running, where it includes the
+	// agents in dying), or have not ended (in phase stopping).
 	undone   int
 	expected int  // number of agents that will join the first round of this host; 0 if unknown
 	durable  bool // a round begins when its number has been saved
@@ -112,17 +128,24 @@ type (
 		id    agentID
 		node  NodeInfo
 		local bool // the agent is in the host's process
+		now   survival
 	}
 	agentLost struct { // the agent's connection ended, or the agent was silent for too long
 		id  agentID
 		how string
 		at  time.Time
+		now survival
+	}
+	workersDied struct { // the workers of a lost agent are dead for certain
+		id     agentID
+		goesOn bool // the others go on
 	}
 	agentLeaves struct { // the agent leaves the job when its workers have ended, as after a signal
 		id  agentID
 		why string
 		at  time.Time
 		now bool // the agent leaves at once, because its workers are dead
+		survival
 	}
 	workerFailed struct {
 		id      agentID
@@ -144,6 +167,7 @@ type (
 
 func (agentJoined) isEvent()     {}
 func (agentLost) isEvent()       {}
+func (workersDied) isEvent()     {}
 func (agentLeaves) isEvent()     {}
 func (workerFailed) isEvent()    {}
 func (workersEnded) isEvent()    {}
@@ -176,6 +200,13 @@ type (
 		participants []*agent
 		failures     []failure.Failure
 	}
+	// admit has an agent take part in the current round, in the place of a lost one.
+	admit struct{ agent *agent }
+	// awaitDeaths waits until the workers of a lost agent are dead for certain. The event workersDied answers it.
+	awaitDeaths struct {
+		agent   *agent
+		areDead bool // they are dead already
+	}
 	// stop has the participants stop their workers. If gently, all workers live, so that they can finish
 	// their step and save a checkpoint. A second stop of a round is never gentle.
 	stop struct {
@@ -199,6 +230,8 @@ func (refuse) isAction()         {}
 func (hold) isAction()           {}
 func (save) isAction()           {}
 func (begin) isAction()          {}
+func (admit) isAction()          {}
+func (awaitDeaths) isAction()    {}
 func (stop) isAction()           {}
 func (startLastCall) isAction()  {}
 func (cancelLastCall) isAction() {}
@@ -230,7 +263,9 @@ func (c *core) Step(ev event) []action {
 	case agentJoined:
 		return c.join(ev)
 	case agentLost:
-		return c.lose(c.agents[ev.id], nodeFailure(failure.Lost, "lost: "+ev.how, ev.at))
+		return c.lose(c.agents[ev.id], nodeFailure(failure.Lost, "lost: "+ev.how, ev.at), ev.now, false)
+	case workersDied:
+		return c.workersDied(ev)
 	case agentLeaves:
 		a := c.agents[ev.id]
 		if a == nil || c.phase >= resigned {
@@ -241,10 +276,10 @@ func (c *core) Step(ev event) []action {
 			return c.leave(a, true)
 		}
 		if ev.now {
-			return append([]action{release{a.id}}, c.lose(a, failure.Failure{})...)
+			return append([]action{release{a.id}}, c.lose(a, failure.Failure{}, ev.survival, true)...)
 		}
 		if a.place < 0 {
-			return c.lose(a, failure.Failure{})
+			return c.lose(a, failure.Failure{}, ev.survival, true)
 		}
 		return nil
 	case workerFailed:
@@ -320,6 +355,9 @@ func (c *core) join(ev agentJoined) []action {
 		c.ranks[rank] = a
 	}
 	c.agents[a.id] = a
+	if acts := c.takePlace(a, ev.now); acts != nil {
+		return acts
+	}
 	c.waiting = append(c.waiting, a)
 	switch {
 	case c.phase == saving:
@@ -328,6 +366,8 @@ func (c *core) join(ev agentJoined) []action {
 		return []action{hold{a.id, fmt.Sprintf("round %d is being stopped", c.epoch)}}
 	case c.phase == running && c.live() >= c.MaxNodes:
 		return []action{c.reserve(a)}
+	case c.phase == running && (ev.now == shrinks || len(c.free) > 0):
+		return []action{hold{a.id, fmt.Sprintf("in reserve: round %d goes on without the nodes that it has lost", c.epoch)}}
 	case c.phase == running:
 		acts := []action{hold{a.id, fmt.Sprintf("round %d runs; the next one begins soon", c.epoch)}}
 		if len(c.agents) >= c.MaxNodes {
@@ -346,8 +386,9 @@ func (c *core) reserve(a *agent) hold {
 	return hold{a.id, fmt.Sprintf("in reserve: round %d has %s, the maximum", c.epoch, count(c.MaxNodes, "node"))}
 }
 
-// lose removes an agent that is lost or leaves. f is the failure of a participant that does not leave.
-func (c *core) lose(a *agent, f failure.Failure) []action {
+// lose removes an agent that is lost or leaves. f is the failure of a participant that does not leave. now says what the
+// round does without its workers, and areDead that they are dead for certain.
+func (c *core) lose(a *agent, f failure.Failure, now survival, areDead bool) []action {
 	if a == nil || c.phase >= resigned {
 		return nil
 	}
@@ -374,10 +415,61 @@ func (c *core) lose(a *agent, f failure.Failure) []action {
 	if a.done && (c.phase == running || a.leaving != "") {
 		return c.endRound() // its part of the round is complete
 	}
+	if c.phase == running && now != fails {
+		a.loss = f
+		c.dying = append(c.dying, a)
+		acts := []action{awaitDeaths{a, areDead}}
+		if now == replaces {
+			c.free = append(c.free, a)
+			acts = append(acts, c.takePlaces(now)...)
+		}
+		return acts
+	}
 	if !a.done {
 		c.undone--
 	}
 	return c.fail(a, f)
+}
+
+// takePlaces lets agents in reserve take the places of lost ones.
+func (c *core) takePlaces(now survival) (acts []action) {
+	for _, a := range slices.Clone(c.waiting) {
+		if taken := c.takePlace(a, now); taken != nil {
+			c.waiting = slices.DeleteFunc(c.waiting, func(other *agent) bool { return other == a })
+			acts = append(acts, taken...)
+		}
+	}
+	return acts
+}
+
+// takePlace lets an agent take the place of a lost one, if there is one for its workers.
+func (c *core) takePlace(a *agent, now survival) []action {
+	i := slices.IndexFunc(c.free, func(lost *agent) bool {
+		return a.node.Workers <= lost.node.Workers && (!c.Static || a.node.Rank == lost.node.Rank)
+	})
+	if i < 0 || c.phase != running || now != replaces {
+		return nil
+	}
+	a.place, a.first = c.free[i].place, c.free[i].first
+	c.free = slices.Delete(c.free, i, i+1)
+	c.round[a.place] = a
+	c.undone++
+	return []action{admit{a}}
+}
+
+// workersDied handles the certain death of the workers of a lost agent.
+func (c *core) workersDied(ev workersDied) []action {
+	i := slices.IndexFunc(c.dying, func(a *agent) bool { return a.id == ev.id })
+	if i < 0 || c.phase != running {
+		return nil
+	}
+	a := c.dying[i]
+	c.dying = slices.Delete(c.dying, i, i+1)
+	if !ev.goesOn {
+		return c.fail(a, a.loss)
+	}
+	c.undone--
+	return c.endRound()
 }
 
 // nodeFailure returns the failure of a node, which note completes.
@@ -467,7 +559,7 @@ func (c *core) beginNow() []action {
 	}
 	n := min(len(candidates), c.MaxNodes)
 	c.round, c.waiting = candidates[:n:n], candidates[n:]
-	c.phase, c.undone, c.agreed, c.failures, c.expected = running, n, false, nil, 0
+	c.phase, c.undone, c.agreed, c.failures, c.expected, c.dying, c.free = running, n, false, nil, 0, nil, nil
 	rank := 0
 	for place, a := range c.round {
 		a.place, a.first, a.done = place, rank, false
@@ -627,6 +719,12 @@ func (c *core) participant(id agentID, epoch int) *agent {
 		return nil
 	}
 	return a
+}
+
+// stays reports whether an agent takes part in the current round, and does not leave the job.
+func (c *core) stays(id agentID) bool {
+	a := c.agents[id]
+	return a != nil && a.place >= 0 && a.leaving == ""
 }
 
 // live returns the number of participants that are not lost.

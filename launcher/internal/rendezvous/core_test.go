@@ -54,7 +54,7 @@ func TestCore(t *testing.T) {
 			}
 			subjects := 0
 			for _, arg := range d.CmdArgs {
-				if len(arg.Vals) == 0 && !slices.Contains([]string{"agreed", "fatal", "local", "now"}, arg.Key) {
+				if len(arg.Vals) == 0 && !slices.Contains([]string{"agreed", "fatal", "goes-on", "local", "now", "replaces", "shrinks"}, arg.Key) {
 					play(arg.Key)
 					subjects++
 				}
@@ -68,21 +68,31 @@ func TestCore(t *testing.T) {
 }
 
 func parseEvent(t *testing.T, d *datadriven.TestData, c *core, id agentID, name string, at time.Time) event {
-	epoch, rank := c.epoch, -1
+	epoch, rank, workers := c.epoch, -1, 2
+	scan(t, d, "workers", &workers)
+	now := fails
+	switch {
+	case d.HasArg("replaces"):
+		now = replaces
+	case d.HasArg("shrinks"):
+		now = shrinks
+	}
 	scan(t, d, "epoch", &epoch)
 	scan(t, d, "rank", &rank)
 	switch d.Cmd {
 	case "join":
-		return agentJoined{id, NodeInfo{Host: "host-" + name, Workers: 2, Rank: rank}, d.HasArg("local")}
+		return agentJoined{id, NodeInfo{Host: "host-" + name, Workers: workers, Rank: rank}, d.HasArg("local"), now}
 	case "lose":
 		ago := 0
 		scan(t, d, "ago", &ago)
-		return agentLost{id, "3 heartbeats missed", at.Add(-time.Duration(ago) * time.Second)}
+		return agentLost{id, "3 heartbeats missed", at.Add(-time.Duration(ago) * time.Second), now}
+	case "died":
+		return workersDied{id, d.HasArg("goes-on")}
 	case "leave":
 		if d.HasArg("now") {
-			return agentLeaves{id, "the reaper was killed", at, true}
+			return agentLeaves{id, "the reaper was killed", at, true, now}
 		}
-		return agentLeaves{id, "SIGTERM", at, false}
+		return agentLeaves{id, "SIGTERM", at, false, now}
 	case "fail":
 		f := workerFailure(0, at)
 		if d.HasArg("fatal") {
@@ -127,6 +137,14 @@ func describe(b *strings.Builder, act action, names map[agentID]string) {
 		}
 		fmt.Fprintln(b)
 		describeFailures(b, act.failures)
+	case admit:
+		fmt.Fprintf(b, "admit %s as node %d with rank %d\n", names[act.agent.id], act.agent.place, act.agent.first)
+	case awaitDeaths:
+		fmt.Fprintf(b, "await deaths of %s: %s", names[act.agent.id], &act.agent.loss)
+		if act.areDead {
+			fmt.Fprint(b, ", certain")
+		}
+		fmt.Fprintln(b)
 	case stop:
 		how := ""
 		if act.gently {

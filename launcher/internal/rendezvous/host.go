@@ -42,8 +42,6 @@ type HostOptions struct {
 	// JoinTimeout bounds the time from the start until MinNodes agents have joined. LastCall is how long the
 	// host then waits for more agents. Heartbeat is the time between two heartbeats. 0 means the default.
 	JoinTimeout, LastCall, Heartbeat time.Duration
-	// Survival, if not nil, lets a round go on when it loses workers. The job must have one node.
-	Survival *Survival
 	// State is the progress of the job, and Save stores it outside this process, so that another host can
 	// continue the job. If Save is nil, the job ends when its host ends.
 	State election.State
@@ -71,6 +69,7 @@ type Host struct {
 	lastCall  *awake.Timer // nil unless it runs
 	services  *services    // the services of the latest round
 	epoch     int          // the number of the latest round
+	round     Round        // the latest round, without the fields of a participant
 	survives  bool         // the job has ended for this host, but may go on with another one
 	saving    context.CancelFunc
 }
@@ -88,6 +87,7 @@ type peer struct {
 	silence    int  // number of heartbeats without a message
 	reported   time.Time
 	local      bool // the agent is in this process, so it cannot be silent
+	asks       bool // the agent leaves, and waits for a LeaveAnswer
 }
 
 // NewHost returns the host of a new job. Close ends it, ctx does not.
@@ -158,7 +158,11 @@ func (h *Host) receive(p *peer, m *toHost) error {
 		p.masterPort = m.Ended.MasterPort
 		h.step(workersEnded{p.id, m.Ended.Epoch, m.Ended.Agreed, m.Ended.Failures})
 	case m.Leaves != nil:
-		h.step(agentLeaves{p.id, m.Leaves.Why, p.reported, m.Leaves.Now})
+		h.step(agentLeaves{p.id, m.Leaves.Why, p.reported, m.Leaves.Now, h.survival()})
+		if m.Leaves.Asks {
+			p.asks = true
+			h.askedToLeave()
+		}
 	case m.Exited != nil && m.Exited.Epoch == h.epoch:
 		h.exited(p, &m.Exited.Exit)
 	}
@@ -185,7 +189,7 @@ func (h *Host) join(p *peer, m *joinMessage) error {
 	h.lastID++
 	p.id, p.masterPort = h.lastID, m.MasterPort
 	h.peers[p.id] = p
-	h.step(agentJoined{p.id, m.Node, p.local})
+	h.step(agentJoined{p.id, m.Node, p.local, h.survival()})
 	return nil
 }
 
@@ -212,7 +216,7 @@ func (h *Host) lose(p *peer, how string, at time.Time) {
 	default:
 	}
 	if !h.closed {
-		h.step(agentLost{p.id, how, at})
+		h.step(agentLost{p.id, how, at, h.survival()})
 	}
 }
 
@@ -275,10 +279,14 @@ func (h *Host) perform(act action) {
 		if err := h.begin(act); err != nil {
 			h.step(hostFailed{err})
 		}
+	case admit:
+		h.admit(act.agent)
+	case awaitDeaths:
+		h.awaitDeaths(act)
 	case stop:
 		for _, a := range h.core.round {
 			if a != nil {
-				h.send(a.id, &toAgent{Stop: &StopOrder{act.epoch, act.gently, act.reason, act.failure}})
+				h.send(a.id, &toAgent{Stop: &StopOrder{Epoch: act.epoch, Gently: act.gently, Reason: act.reason, Failure: act.failure}})
 			}
 		}
 	case startLastCall:
@@ -394,31 +402,47 @@ func (h *Host) begin(act begin) error {
 	}
 	var err error
 	h.epoch = act.epoch
-	if h.services, err = openServices(h.ctx, h.opts, world, h.elastic(h.peers[act.participants[0].id])); err != nil {
+	if least := h.opts.Limits.Survival.MinWorkers; least > world {
+		return fmt.Errorf("--min-workers %d, but the %s have %d", least, count(len(act.participants), "node"), world)
+	}
+	members := &roster{agents: map[*peer]bool{}, owners: map[int]*peer{}}
+	if h.services, err = openServices(h.ctx, h.opts, world, h.elastic(members)); err != nil {
 		return err
 	}
-	if h.opts.Survival != nil {
-		for worker := range world {
-			h.services.coordinator.Started(worker)
-		}
-	}
-	addr := func(p *peer) string { return cmp.Or(p.addr, h.reached, wire.Loopback()) }
+	h.services.roster = members
+	first := h.peers[act.participants[0].id]
 	master, masterPort := h.services.host, int(h.services.addr.Port())
 	if h.opts.Limits.MaxNodes > 1 { // the store is for the agents alone
-		first := h.peers[act.participants[0].id]
-		master, masterPort = addr(first), first.masterPort
+		master, masterPort = h.addr(first), first.masterPort
 	}
-	failures := failure.Bound(act.failures, failureBytes(len(act.participants)))
-	for place, a := range act.participants {
-		h.send(a.id, &toAgent{Begin: &Round{
-			Number: act.epoch, Node: place, Nodes: len(act.participants), FirstRank: a.first, WorldSize: world,
-			Addr: addr(h.peers[a.id]), MasterAddr: master, MasterPort: masterPort, Restarts: h.core.restarts, Failures: failures,
-			Credentials: h.opts.Credentials,
-			StoreAddr:   h.services.addr.String(), CoordinatorAddr: h.services.coordinator.Addr().String(),
-		}})
+	h.round = Round{
+		Number: act.epoch, Nodes: len(act.participants), WorldSize: world,
+		MasterAddr: master, MasterPort: masterPort, Restarts: h.core.restarts,
+		Failures: failure.Bound(act.failures, failureBytes(len(act.participants))), Credentials: h.opts.Credentials,
+		StoreAddr: h.services.addr.String(), CoordinatorAddr: h.services.coordinator.Addr().String(),
+	}
+	if h.opts.Limits.Survival.isOn() {
+		for _, a := range act.participants { // before any worker can connect
+			for local := range a.node.Workers {
+				h.started(h.peers[a.id], a.first+local)
+			}
+		}
+	}
+	for _, a := range act.participants {
+		h.send(a.id, &toAgent{Begin: h.roundOf(a)})
 	}
 	return nil
 }
+
+// roundOf describes the current round to a participant. The caller must hold mu.
+func (h *Host) roundOf(a *agent) *Round {
+	r := h.round
+	r.Node, r.FirstRank, r.Addr = a.place, a.first, h.addr(h.peers[a.id])
+	return &r
+}
+
+// addr returns the address at which other nodes reach an agent's. The caller must hold mu.
+func (h *Host) addr(p *peer) string { return cmp.Or(p.addr, h.reached, wire.Loopback()) }
 
 // send sends a message to an agent. If the agent does not read, send ends its connection.
 func (h *Host) send(id agentID, m *toAgent) {

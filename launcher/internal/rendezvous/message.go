@@ -27,10 +27,12 @@ type toAgent struct {
 	Resign  *textMessage `json:",omitempty"` // this host leaves the job, and another agent becomes the host
 
 	// A round that survives lost workers has these messages.
-	Verdict *Verdict    `json:",omitempty"`
-	Start   *StartOrder `json:",omitempty"`
-	Kill    *KillOrder  `json:",omitempty"`
-	Members *Members    `json:",omitempty"`
+	Verdict *Verdict     `json:",omitempty"`
+	Start   *StartOrder  `json:",omitempty"`
+	Kill    *KillOrder   `json:",omitempty"`
+	Members *Members     `json:",omitempty"`
+	Leave   *LeaveAnswer `json:",omitempty"`
+	Notice  *textMessage `json:",omitempty"`
 }
 
 // textMessage says something to the user.
@@ -71,6 +73,8 @@ type endedMessage struct {
 type leavesMessage struct {
 	Why string
 	Now bool // the agent leaves at once, because its workers are dead; otherwise it leaves when they have ended
+	// Asks says that the agent waits for a LeaveAnswer before it stops its workers.
+	Asks bool
 }
 
 // exitedMessage says that the process of a worker has ended.
@@ -88,4 +92,6 @@ type StopOrder struct {
 	// Failure is the failure for which the workers are stopped, without its long texts; nil if they are stopped
 	// for another reason.
 	Failure *failure.Failure `json:",omitempty"`
+	// Kills says that the workers are killed at once, because the host is lost and will take them for dead.
+	Kills bool `json:",omitempty"`
 }

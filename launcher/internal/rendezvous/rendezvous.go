@@ -15,7 +15,8 @@
 // workers count as restarts; losses and arrivals of nodes do not.
 //
 // A round may survive lost workers ([Survival]). Then the agent asks the host what the failure of a worker means, and
-// the host asks the coordinator. If the others go on, the host may order the start of another worker.
+// the host asks the coordinator. If the others go on, the host may order the start of another worker. Such a round also
+// goes on without a node that is lost or leaves, and takes in another node in its place.
 //
 // An agent of another process has one connection with the host: TLS 1.3, on which both ends prove
 // that they know the job's token ([Identity]). The connection carries streams: one with the
@@ -62,6 +63,9 @@ type Round struct {
 	Credentials Credentials
 	// Restarts is the number of rounds that failed before this one.
 	Restarts int
+	// Starts are the orders to start the workers, by local rank, on a node that takes part since workers were lost; else
+	// nil.
+	Starts []*StartOrder `json:",omitempty"`
 	// Failures are the failures that ended the previous round, the root cause first.
 	Failures []failure.Failure `json:",omitempty"`
 }

@@ -26,9 +26,10 @@ type services struct {
 	addr        netip.AddrPort // the store's address
 
 	// In a round that survives lost workers:
-	finishing    bool // a worker has succeeded
+	finishing    bool // a member has succeeded
 	replacements replacements
-	timers       []*awake.Timer // of the orders to start replacements
+	roster       *roster
+	timers       []*awake.Timer // of the orders to start replacements, of the deaths of lost agents' workers, and of LeaveAnswers
 }
 
 // openServices opens a fresh store and coordinator for a round of `world` workers. The coordinator is elastic if e
@@ -40,11 +41,11 @@ func openServices(ctx context.Context, o HostOptions, world int, e *coordinator.
 	if err != nil {
 		return nil, err // the error says that the store's address is meant
 	}
-	s := &services{store: server, host: host, replacements: replacements{next: world, failed: map[int]int{}}}
+	s := &services{store: server, host: host, replacements: newReplacements(world)}
 	options := coordinator.ClientOptions{Host: "the launcher", HostRank: -1}
 	if e != nil {
-		options.Elastic, options.Silence = e, o.Survival.Silence
-		options.Interval = min(coordinator.DefaultInterval, o.Survival.Silence/4)
+		options.Elastic, options.Silence = e, o.Limits.Survival.Silence
+		options.Interval = min(coordinator.DefaultInterval, options.Silence/4)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second) // the store is in this process
 	defer cancel()

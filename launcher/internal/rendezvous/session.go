@@ -32,10 +32,12 @@ type Order struct {
 	Stop  *StopOrder // stop the workers, and call Ended
 	End   *Result    // the job is over
 	// A round that survives lost workers has these orders.
-	Verdict *Verdict    // the answer to the exit of a worker that did not succeed
-	Start   *StartOrder // start a worker in place of a lost one
-	Kill    *KillOrder  // kill a worker
-	Members *Members    // these workers train together from now on
+	Verdict *Verdict     // the answer to the exit of a worker that did not succeed
+	Start   *StartOrder  // start a worker in place of a lost one
+	Kill    *KillOrder   // kill a worker
+	Members *Members     // these workers train together from now on
+	Leave   *LeaveAnswer // the answer to AskToLeave
+	Notice  string       // a text for the user
 	// Err says that the agent was refused, or that the host is lost: then the workers must be stopped.
 	Err error
 }
@@ -74,7 +76,14 @@ func (s *Session) Ended(round int, agreed bool, failures []failure.Failure, mast
 // Leave announces that this agent leaves the job, and why. The agent leaves when its workers have ended. If now is
 // true, the workers are dead and the agent leaves at once. The last order follows when the agent leaves, except that
 // an agent whose process hosts the rendezvous may have to wait for it.
-func (s *Session) Leave(why string, now bool) { s.send(&toHost{Leaves: &leavesMessage{why, now}}) }
+func (s *Session) Leave(why string, now bool) {
+	s.send(&toHost{Leaves: &leavesMessage{Why: why, Now: now}})
+}
+
+// AskToLeave is Leave in a round that survives lost workers. A LeaveAnswer says how the workers end.
+func (s *Session) AskToLeave(why string) {
+	s.send(&toHost{Leaves: &leavesMessage{Why: why, Asks: true}})
+}
 
 // Exited reports that the process of a worker has ended in the current round. Ranks that wait for its rank to join
 // are notified. If the round survives lost workers, and the worker did not succeed, a Verdict answers.
@@ -120,6 +129,12 @@ func (s *Session) receive(m *toAgent) error {
 		return s.put(Order{Kill: m.Kill})
 	case m.Members != nil:
 		return s.put(Order{Members: m.Members})
+	case m.Leave != nil:
+		return s.put(Order{Leave: m.Leave})
+	case m.Notice != nil:
+		if len(s.orders) < cap(s.orders)/2 { // it may be dropped
+			return s.put(Order{Notice: m.Notice.Text})
+		}
 	case m.Refused != nil:
 		return &RefusedError{m.Refused.Text}
 	case m.Resign != nil:
