@@ -44,7 +44,7 @@ var (
 	dev   = flag.String("device", "cpu", "cpu or cuda")
 	port  = flag.Int("port", 29655, "a free `port` for the undisturbed run")
 	how   job.Options
-	bin   = flag.String("bin", "", "`folder` with golaunch and worker; default: build them")
+	bin   = flag.String("bin", "", "`folder` with golaunch and survivor; default: build them")
 )
 
 func main() {
@@ -70,9 +70,12 @@ func run() (err error) {
 		}()
 	}
 	if *again {
-		return judge(*dir, how)
+		return judge()
 	}
-	c := &campaign{random: rand.New(rand.NewPCG(*seed, 1)), alive: map[int]bool{}}
+	if err := os.MkdirAll(*dir, 0o700); err != nil {
+		return err
+	}
+	c := &campaign{random: rand.New(rand.NewPCG(*seed, 1))}
 	if c.board, err = job.OpenBoard(filepath.Join(*dir, "board")); err != nil {
 		return err
 	}
@@ -83,7 +86,7 @@ func run() (err error) {
 	end := c.stop()
 	fmt.Print(c.table())
 	if err = errors.Join(err, end); err == nil {
-		err = judge(*dir, how)
+		err = judge()
 	}
 	if err != nil {
 		return fmt.Errorf("%w (logs are in %s)", err, *dir)
@@ -91,29 +94,37 @@ func run() (err error) {
 	return nil
 }
 
+func judge() error {
+	r, err := job.Judge(*dir, "127.0.0.1", *port, how)
+	if err == nil {
+		fmt.Printf("%d changes of the members: replicas equal; %d steps: losses equal to those of an undisturbed run\n%s\n", r.Changes, r.Steps, r.Leaks)
+	}
+	return err
+}
+
 // campaign is the job and what was done to it.
 type campaign struct {
-	board  *job.Board
-	random *rand.Rand
-	launch *exec.Cmd
-	ended  chan error
-	dead   []int        // workers that were killed
-	alive  map[int]bool // workers that were seen and not killed
-	hits   [job.Phases]int
-	times  []time.Duration // from a kill to the first step committed by the members that are left
-	struck time.Time       // when a member was killed; zero once the others have gone on
+	board      *job.Board
+	random     *rand.Rand
+	launch     *exec.Cmd
+	ended      chan error
+	dead       []int // workers that were killed
+	hits       [job.Phases]int
+	times      []time.Duration // from a kill to the first step committed by the members that are left
+	isStopping bool            // workers are suspended now, and not killed
+	struck     time.Time       // when a member was killed; zero once the others have gone on
 }
 
 func (c *campaign) start() error {
 	if *bin == "" {
 		*bin = *dir
-		build := exec.Command("go", "build", "-o", *bin+"/", "./cmd/golaunch", "./test/survive/worker")
+		build := exec.Command("go", "build", "-o", *bin+"/", "./cmd/golaunch", "./test/survive/survivor")
 		if out, err := build.CombinedOutput(); err != nil {
 			return fmt.Errorf("building: %w\n%s", err, out)
 		}
 	}
 	c.launch = exec.Command(filepath.Join(*bin, "golaunch"), "--nproc-per-node", fmt.Sprint(*ranks), "--on-failure", "replace", "--max-restarts", "0",
-		"--silence-limit", fmt.Sprint(*limit), filepath.Join(*bin, "worker"), fmt.Sprintf("-bf16=%v", how.BFloat16), fmt.Sprintf("-captured=%v", how.Captured), *dir)
+		"--silence-limit", fmt.Sprint(*limit), filepath.Join(*bin, "survivor"), fmt.Sprintf("-bf16=%v", how.BFloat16), fmt.Sprintf("-captured=%v", how.Captured), *dir)
 	c.launch.Env = append(os.Environ(), "OMP_NUM_THREADS=1", "GOMAXPROCS=2")
 	output, err := os.Create(filepath.Join(*dir, "output"))
 	if err != nil {
@@ -148,15 +159,17 @@ func (c *campaign) stop() error {
 // killAll kills workers until there were enough. It returns an error if the job does not go on.
 func (c *campaign) killAll() error {
 	for len(c.dead) < *kills+*stops {
-		if err := c.await("all workers train", time.Minute, func() bool { return c.training() == *ranks }); err != nil {
+		if err := c.await("all workers train", time.Minute, func() bool { _, n := c.board.Training(); return n == *ranks }); err != nil {
 			return err
 		}
-		target, first := c.target(), c.epoch()
+		c.isStopping = len(c.dead) >= *kills
+		target := c.target()
+		first, _ := c.board.Training()
 		c.struck = time.Time{}
 		switch target {
-		case job.Join, job.Regroup, job.Transfer: // they follow another death
+		case job.Join, job.Regroup, job.Send, job.Transfer: // they follow another death
 			c.kill(c.any())
-			if c.stopping() { // nobody waits for a worker that is suspended before it joins
+			if c.isStopping { // nobody waits for a worker that is suspended before it joins
 				target = job.Forward
 			}
 		}
@@ -173,11 +186,11 @@ func (c *campaign) recover(first int) error {
 	if c.struck.IsZero() { // noted before, or nobody was killed
 		return nil
 	}
-	if err := c.await("the next step", time.Until(c.struck)+2**worst, func() bool { return c.epoch() > first }); err != nil {
+	if err := c.await("the next step", time.Until(c.struck)+2**worst, func() bool { latest, _ := c.board.Training(); return latest > first }); err != nil {
 		return err
 	}
 	next := time.Now()
-	for _, id := range c.find() {
+	for _, id := range c.board.Running() {
 		if s := &c.board[id]; int(s.Epoch.Load()) > first && s.Time.Load() < next.UnixNano() {
 			next = time.Unix(0, s.Time.Load())
 		}
@@ -205,42 +218,6 @@ func (c *campaign) await(what string, limit time.Duration, holds func() bool) er
 	}
 }
 
-// find returns the workers that run.
-func (c *campaign) find() []int {
-	var all []int
-	for id := range c.board {
-		if c.board[id].PID.Load() == 0 {
-			if id > len(c.dead)+*ranks {
-				break
-			}
-			continue
-		}
-		if !slices.Contains(c.dead, id) {
-			all = append(all, id)
-		}
-	}
-	return all
-}
-
-// epoch returns the latest epoch in which a worker that runs has committed a step.
-func (c *campaign) epoch() (latest int) {
-	for _, id := range c.find() {
-		latest = max(latest, int(c.board[id].Epoch.Load()))
-	}
-	return latest
-}
-
-// training returns the number of workers that have committed a step in the latest epoch.
-func (c *campaign) training() (n int) {
-	latest := c.epoch()
-	for _, id := range c.find() {
-		if e := int(c.board[id].Epoch.Load()); e > 0 && e == latest {
-			n++
-		}
-	}
-	return n
-}
-
 // enough is the number of kills that each phase gets.
 const enough = 20
 
@@ -261,7 +238,7 @@ func (c *campaign) target() job.Phase {
 
 // victims returns the workers that may be killed.
 func (c *campaign) victims() []int {
-	all := c.find()
+	all := c.board.Running()
 	if len(c.dead) < *spare {
 		all = slices.DeleteFunc(all, func(id int) bool { return id == 0 })
 	}
@@ -280,7 +257,7 @@ func (c *campaign) killIn(p job.Phase) {
 		all := c.victims()
 		c.random.Shuffle(len(all), func(i, k int) { all[i], all[k] = all[k], all[i] })
 		for _, id := range all {
-			if job.Phase(c.board[id].Phase.Load()) == p {
+			if c.board[id].In(p) {
 				for until := time.Now().Add(time.Duration(c.random.IntN(200)) * time.Microsecond); time.Now().Before(until); {
 				}
 				c.kill(id)
@@ -296,21 +273,19 @@ func (c *campaign) kill(id int) {
 	p := job.Phase(slot.Phase.Load())
 	now := time.Now()
 	sig := syscall.SIGKILL
-	if c.stopping() {
+	if c.isStopping {
 		sig, now = syscall.SIGSTOP, now.Add(time.Duration(*limit*float64(time.Second)))
 	}
-	if syscall.Kill(int(slot.PID.Load()), sig) != nil {
+	if slot.Signal(sig) != nil {
 		return
 	}
+	slot.Lost.Store(true)
 	c.hits[p]++
 	c.dead = append(c.dead, id)
 	if c.struck.IsZero() && p != job.Join { // a replacement that has not joined is no member
 		c.struck = now
 	}
 }
-
-// stopping reports whether workers are suspended now, and not killed.
-func (c *campaign) stopping() bool { return len(c.dead) >= *kills }
 
 // table returns what was done, and how long it took the job to go on.
 func (c *campaign) table() string {

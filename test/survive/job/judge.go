@@ -1,4 +1,4 @@
-package main
+package job
 
 import (
 	"bufio"
@@ -17,7 +17,6 @@ import (
 	"github.com/goddp/goddp/checkpoint"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/data"
-	"github.com/goddp/goddp/test/survive/job"
 )
 
 // epoch is what the workers' logs say about an epoch.
@@ -30,11 +29,24 @@ type epoch struct {
 // hash returns the hash of the lowest rank that logged it.
 func (e *epoch) hash() string { return e.hashes[slices.Min(slices.Collect(maps.Keys(e.hashes)))] }
 
-// judge checks the logs of the workers: see the package comment.
-func judge(dir string, o job.Options) error {
+// Report is what Judge has found in the logs of a job.
+type Report struct {
+	Changes int    // of the members
+	Steps   int    // that were compared with an undisturbed run
+	Members int    // the workers that logged the state of the last epoch, which is the job's end if all steps are made
+	Leaks   string // what a worker used in its first epochs and in its last ones
+}
+
+// Judge checks the logs in the folder dir of the workers of a job. All replicas must be equal after each change of the
+// members, and all losses and states those of an undisturbed run with the same members at each step. For that run,
+// Judge needs a free port.
+func Judge(dir, addr string, port int, o Options) (r Report, err error) {
 	epochs, err := read(dir)
 	if err != nil {
-		return err
+		return r, err
+	}
+	if len(epochs) == 0 {
+		return r, errors.New("no worker has logged a state")
 	}
 	var errs []error
 	for _, e := range epochs {
@@ -45,14 +57,15 @@ func judge(dir string, o job.Options) error {
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
-		return err
+		return r, err
 	}
-	steps, err := repeat(filepath.Join(dir, "repeated"), epochs, o)
-	if err != nil {
-		return fmt.Errorf("the undisturbed run: %w", err)
+	last := epochs[len(epochs)-1]
+	r = Report{Changes: len(epochs) - 1, Steps: last.step, Members: len(last.hashes), Leaks: leaks(filepath.Join(dir, "log.0"))}
+	p := repetition{Options: o, folder: filepath.Join(dir, "repeated"), addr: addr, port: port}
+	if err := p.run(epochs); err != nil {
+		return r, fmt.Errorf("the undisturbed run: %w", err)
 	}
-	fmt.Printf("%d changes of the members: replicas equal; %d steps: losses equal to those of an undisturbed run\n%s\n", len(epochs)-1, steps, leaks(filepath.Join(dir, "log.0")))
-	return nil
+	return r, nil
 }
 
 // read reads the logs. In the result, an epoch has only steps that count: the next epoch began after them.
@@ -106,33 +119,45 @@ func read(dir string) ([]*epoch, error) {
 	return all, nil
 }
 
-// repeat trains as the epochs did, but without a failure: each epoch with its number of ranks, from its first step to
-// the next epoch's. Between two epochs the state goes through a checkpoint. repeat compares the losses and the states.
-func repeat(folder string, epochs []*epoch, o job.Options) (steps int, err error) {
-	for i, e := range epochs[:max(0, len(epochs)-1)] {
-		if until := epochs[i+1].step; until > e.step {
-			if err := repeatEpoch(folder, e, until, o); err != nil {
-				return steps, fmt.Errorf("epoch %d: %w", e.number, err)
-			}
-			steps = until
-		}
-	}
-	return steps, nil
+// repetition is an undisturbed run.
+type repetition struct {
+	Options
+	folder string // for checkpoints
+	addr   string // of the store
+	port   int
 }
 
-func repeatEpoch(folder string, e *epoch, until int, o job.Options) error {
+// run trains as the epochs did, but without a failure: each epoch with its number of ranks, from its first step to
+// the next epoch's. Between two epochs the state goes through a checkpoint. run compares the losses and the states.
+func (p *repetition) run(epochs []*epoch) error {
+	for i, e := range epochs {
+		isLast, until := i == len(epochs)-1, e.step
+		if !isLast {
+			until = epochs[i+1].step
+		}
+		if until == e.step && !isLast {
+			continue
+		}
+		if err := p.epoch(e, until); err != nil {
+			return fmt.Errorf("epoch %d: %w", e.number, err)
+		}
+	}
+	return nil
+}
+
+func (p *repetition) epoch(e *epoch, until int) error {
 	errs := make([]error, e.size)
 	var wg sync.WaitGroup
 	for r := range e.size {
 		wg.Go(func() {
-			w := &comm.World{Rank: r, Size: e.size, LocalRank: r, LocalSize: e.size, MasterAddr: "127.0.0.1", MasterPort: *port}
+			w := &comm.World{Rank: r, Size: e.size, LocalRank: r, LocalSize: e.size, MasterAddr: p.addr, MasterPort: p.port}
 			pg, err := comm.Init(context.Background(), &comm.Options{World: w, ErrorMode: comm.CleanUpOnly})
 			if err != nil {
 				errs[r] = err
 				return
 			}
 			defer pg.Close()
-			if errs[r] = repeatRank(pg, folder, e, until, o); errs[r] != nil {
+			if errs[r] = p.rank(pg, e, until); errs[r] != nil {
 				pg.Abort(errs[r])
 			}
 		})
@@ -141,13 +166,13 @@ func repeatEpoch(folder string, e *epoch, until int, o job.Options) error {
 	return errors.Join(errs...)
 }
 
-func repeatRank(pg *comm.ProcessGroup, folder string, e *epoch, until int, o job.Options) error {
+func (p *repetition) rank(pg *comm.ProcessGroup, e *epoch, until int) error {
 	ctx := context.Background()
-	j, err := job.New(pg, o)
+	j, err := New(pg, p.Options)
 	if err != nil {
 		return err
 	}
-	saver, err := checkpoint.Open(ctx, pg, filepath.Join(folder, "whole"), &checkpoint.Options{Keep: 1})
+	saver, err := checkpoint.Open(ctx, pg, filepath.Join(p.folder, "whole"), &checkpoint.Options{Keep: 1})
 	if err != nil {
 		return err
 	}
@@ -172,7 +197,7 @@ func repeatRank(pg *comm.ProcessGroup, folder string, e *epoch, until int, o job
 			differ = fmt.Errorf("step %d: rank %d has the loss %s, want %s", step, pg.Rank(), got, want)
 		}
 	}
-	if err := errors.Join(j.Loop(ctx, filepath.Join(folder, "saves"), until), differ); err != nil {
+	if err := errors.Join(j.Loop(ctx, filepath.Join(p.folder, "saves"), until), differ); err != nil {
 		return err
 	}
 	return saver.Save(ctx, until, state)

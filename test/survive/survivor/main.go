@@ -1,4 +1,4 @@
-// Command worker is a worker of the survival campaign: see package main in the folder above.
+// Command survivor is a worker of the campaigns test/survive and test/chaos whose job survives the loss of workers.
 package main
 
 import (
@@ -26,6 +26,8 @@ func run(ctx context.Context) error {
 	var jobOptions job.Options
 	flag.BoolVar(&jobOptions.BFloat16, "bf16", false, "bfloat16 parameters")
 	flag.BoolVar(&jobOptions.Captured, "captured", false, "captured steps")
+	steps := flag.Int("steps", math.MaxInt, "`number` of steps")
+	finish := flag.String("finish", "", "do not make the last steps before this `file` exists")
 	flag.Parse()
 	dir := flag.Arg(0)
 	board, err := job.OpenBoard(filepath.Join(dir, "board"))
@@ -35,7 +37,6 @@ func run(ctx context.Context) error {
 	agent := jobenv.ReadAgent(os.LookupEnv)
 	slot := &board[agent.Worker]
 	slot.PID.Store(int64(os.Getpid()))
-	phase := func(p job.Phase) { slot.Phase.Store(uint32(p)) }
 	log, err := os.OpenFile(filepath.Join(dir, fmt.Sprintf("log.%d", agent.Worker)), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return err
@@ -44,7 +45,7 @@ func run(ctx context.Context) error {
 
 	o := &comm.Options{Timeout: time.Minute}
 	if !jobOptions.Captured { // an observed backend captures no calls
-		backend.Wrap(o, func(b backend.Backend) backend.Backend { return &observed{Backend: b, phase: phase} })
+		backend.Wrap(o, func(b backend.Backend) backend.Backend { return &observed{Backend: b, phase: slot.Enter} })
 	}
 	pg, err := comm.Init(ctx, o)
 	if err != nil {
@@ -55,27 +56,46 @@ func run(ctx context.Context) error {
 		return err
 	}
 	epoch := uint32(0)
-	j.Phase = phase
+	j.Phase = slot.Enter
 	j.Committed = func(step int, loss float32) {
 		fmt.Fprintf(log, "commit %d %08x\n", step, math.Float32bits(loss))
 		if slot.Epoch.Load() != epoch {
 			slot.Time.Store(time.Now().UnixNano())
 			slot.Epoch.Store(epoch)
 		}
-	}
-	phase(job.Join)
-	return elastic.Run(ctx, pg, &elastic.Config{State: j.State(), Data: j.Loader}, func(ctx context.Context) error {
-		defer phase(job.Regroup)
-		hash, err := j.Hash()
-		if err != nil {
-			return err
+		for *finish != "" && step > *steps-lastSteps && !pg.Failed() {
+			if _, err := os.Stat(*finish); err == nil {
+				break
+			}
+			time.Sleep(time.Millisecond)
 		}
-		epoch = uint32(pg.Epoch())
+	}
+	slot.Enter(job.Join)
+	// logState begins what the log says about an epoch.
+	logState := func() error {
+		hash, err := j.Hash()
 		step, _ := j.Opt.Committed()
 		fmt.Fprintf(log, "epoch %d rank %d of %d step %d hash %s %s\n", epoch, pg.Rank(), pg.Size(), step, hash, resources())
-		return j.Loop(ctx, filepath.Join(dir, "checkpoints"), math.MaxInt)
+		return err
+	}
+	err = elastic.Run(ctx, pg, &elastic.Config{State: j.State(), Data: j.Loader}, func(ctx context.Context) error {
+		defer slot.Enter(job.Regroup)
+		epoch = uint32(pg.Epoch())
+		if err := logState(); err != nil {
+			return err
+		}
+		return j.Loop(ctx, filepath.Join(dir, "checkpoints"), *steps)
 	})
+	if err != nil {
+		return err
+	}
+	epoch++
+	return logState()
 }
+
+// lastSteps is the number of steps that are left when a worker waits for the end. Each change of the members then
+// takes one.
+const lastSteps = 10
 
 // resources returns the process's descriptors, goroutines, and memory in KiB.
 func resources() string {
@@ -99,6 +119,8 @@ type observed struct {
 
 func (b *observed) Start(c *backend.Call) (backend.Task, error) {
 	switch name, number, _ := strings.Cut(c.Name, " "); {
+	case name == "state" && len(c.Calls) > 0 && c.Calls[0].Kind == backend.Send:
+		b.phase(job.Send)
 	case name == "state":
 		b.phase(job.Transfer)
 	case name == "bucket":
