@@ -10,7 +10,7 @@ import (
 )
 
 // programs are the packages of the programs that scenarios run.
-var programs = []string{"./cmd/golaunch", "./cmd/goddp", "./test/chaos/worker"}
+var programs = []string{"./cmd/golaunch", "./cmd/goddp", "./test/chaos/worker", "./test/survive/survivor"}
 
 // copyBinaries copies programs that were built before into the new folder dir.
 func copyBinaries(from, dir string) (binaries, error) {

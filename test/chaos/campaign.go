@@ -37,6 +37,10 @@ func (c *campaign) try(ctx context.Context, s *scenario, bin binaries, kept stri
 		v.skipped = c.noUser.Error()
 		return v, ""
 	}
+	if (s.Fault == doubleFault || s.Fault == sourceDies) && s.World < leastSurvivors {
+		v.skipped = "two workers die, and one must be left"
+		return v, ""
+	}
 	j, err := newJob(s, bin)
 	if err != nil {
 		v.wrongf("%v", err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/internal/testkit/daemon"
+	survival "github.com/goddp/goddp/test/survive/job"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m, nil) }
@@ -24,6 +25,7 @@ var short = []scenario{
 	{cell: cell{Fault: garbage, Mode: blocking}, Setup: golaunch, World: 2, TCP: true},
 	{cell: cell{Fault: daemons, Mode: async}, Then: reaper, Setup: golaunch, World: 2, Round: 2, Daemon: daemon.Mainless},
 	{cell: cell{Fault: stranger, Mode: async}, Setup: golaunch, World: 2},
+	{cell: cell{Fault: sourceDies, Mode: async}, Setup: golaunch, World: 3, Phase: survival.Backward},
 }
 
 // patient are the terms of TestShortCampaign. On a busy machine a rank may take longer than the usual timeout to come to a call.

@@ -50,10 +50,20 @@
 //	stranger      another user sends forged failures to every listener, from the job's start on
 //	two jobs      a second job is started with the same MASTER_ADDR and MASTER_PORT
 //
+// The jobs of the following faults survive them: golaunch has --on-failure. Their worker is test/survive/survivor. The
+// victim is in a random phase of a step.
+//
+//	shrink        the victim gets SIGKILL
+//	replace       the same, and golaunch starts another worker in its place
+//	double fault  two workers get SIGKILL, at once, or the second one when the others regroup
+//	source dies   after the victim, the worker gets SIGKILL that sends the state to the victim's replacement
+//	stopped and continued
+//	              the victim gets SIGSTOP, and SIGCONT before --silence-limit, or when golaunch has killed it
+//
 // # The judge
 //
-// The judge checks what the manuals promise, and shares no code with goddp. The workers are a program
-// of the campaign (test/chaos/worker) that uses goddp as any program does.
+// The judge checks what the manuals promise, and shares no code with goddp, except that it uses goddp for undisturbed
+// runs. The workers are a program of the campaign (test/chaos/worker) that uses goddp as any program does.
 //
 //   - Some faults must not disturb the job: hiccup, garbage, a stranger, a second job, a lost store, a
 //     suspension of the whole job, and in mode none a late rank. All ranks exit with 0, and all sums are
@@ -71,6 +81,10 @@
 //     as `goddp analyze` reads them.
 //   - A call whose operands overlap fails where it is made, with both address ranges. Every other rank
 //     gets the same error.
+//   - A job that survives goes on without the workers that it loses, or with others in their places. golaunch names
+//     each of them, ends with exit code 0, and may not restart the others. The replicas are equal after each change
+//     of the members, and the losses and the last state are those of an undisturbed run with the same members at each
+//     step. A worker that is suspended for a short time is not lost.
 //   - Nothing is left over: no process that carries the scenario's mark or runs from its folder, no
 //     daemon that holds its lock, no file in the temporary folder.
 //

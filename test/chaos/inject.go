@@ -16,6 +16,8 @@ import (
 // before its limit.
 func (j *job) inject(ctx context.Context) (at time.Time, err error) {
 	switch j.Fault {
+	case shrink, replace, doubleFault, sourceDies, stopAndContinue:
+		return j.loseWorkers(ctx)
 	case garbage:
 		return j.bother(ctx, func(ctx context.Context, taken *atomic.Int64) error {
 			spray(ctx, j.dir, j.Noise, taken)

@@ -18,9 +18,10 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/testkit/daemon"
+	survival "github.com/goddp/goddp/test/survive/job"
 )
 
-// binaries is the folder that holds golaunch, goddp and worker.
+// binaries is the folder that holds the programs.
 type binaries string
 
 // program is a process that the campaign started: golaunch, a rank, or the store.
@@ -54,7 +55,10 @@ type job struct {
 	secondJob []*program // the ranks of a second job at the same address
 	answered  int        // how many requests of a stranger were answered
 	storePID  int
-	readers   sync.WaitGroup // the readers end when the programs and all their children have closed their output
+	board     *survival.Board // of the workers of a job that survives
+	lost      []int           // the workers that such a job has lost
+	toStep    time.Duration   // from the fault to its next step
+	readers   sync.WaitGroup  // the readers end when the programs and all their children have closed their output
 
 	mu      sync.Mutex
 	lines   []line
@@ -64,6 +68,12 @@ type job struct {
 
 // jobs counts the jobs, so that each gets a loopback address of its own for a store on a fixed port.
 var jobs atomic.Uint32
+
+// loopback returns a loopback address that no other job uses.
+func loopback() string {
+	n := jobs.Add(1)
+	return fmt.Sprintf("127.%d.%d.%d", 1+os.Getpid()%250, byte(n>>8), byte(n))
+}
 
 // newJob makes the folder of a job, with hard links to the binaries.
 func newJob(s *scenario, bin binaries) (_ *job, err error) {
@@ -130,6 +140,9 @@ const graceSeconds = 2
 
 // start starts the job's processes.
 func (j *job) start(ctx context.Context) error {
+	if j.survives() {
+		return j.startSurvivors()
+	}
 	workerFault, delay := j.workerFault()
 	var stagger time.Duration
 	if j.Fault == garbage || j.Fault == stranger { // gives the sender time to reach listeners that close when all have joined
@@ -149,8 +162,7 @@ func (j *job) start(ctx context.Context) error {
 			j.path("golaunch"), "--nproc-per-node", strconv.Itoa(j.World), "--shutdown-timeout", strconv.Itoa(graceSeconds), j.path("worker"), "-loader",
 		}, args...)...)
 	}
-	n := jobs.Add(1)
-	addr, port := fmt.Sprintf("127.%d.%d.%d", 1+os.Getpid()%250, byte(n>>8), byte(n)), "29500"
+	addr, port := loopback(), "29500"
 	agent := "False"
 	if j.Setup == separateStore {
 		if err := j.run("store", -1, nil, j.path("worker"), "-serve"); err != nil {

@@ -22,6 +22,7 @@ const (
 	recovered                  // all ranks get an error, make another group, and finish
 	failed                     // all ranks fail as the error mode promises
 	reaped                     // golaunch was killed: its reaper kills the ranks
+	survived                   // the workers that are left go on
 	unreaped                   // the reaper was killed: golaunch kills the ranks and says so
 )
 
@@ -32,6 +33,8 @@ func (j *job) promised() outcome {
 		passes = slices.Equal(j.texts(j.Victim, "fault"), []string{"store"}) || !j.hasEvent("caught")
 	}
 	switch {
+	case j.survives():
+		return survived
 	case j.trouble() == launcher:
 		return reaped
 	case j.trouble() == reaper:
@@ -57,6 +60,9 @@ func (s *scenario) deadline() time.Duration {
 	const lingering = 1200 * time.Millisecond // how long workers live on in mode clean-up
 	const leaving = 2 * time.Second           // how long the rank with the store waits for the others
 	d := reactionTime
+	if s.survives() { // a worker is killed by golaunch, replaced, and the job ends
+		return d + s.silenceLimit() + 5*time.Second
+	}
 	if s.needsDeadline() || s.Fault == socket {
 		d += s.callTimeout()
 	}
@@ -123,8 +129,12 @@ func (j *job) awaitEnd(at time.Time, limit time.Duration, v *verdict) {
 }
 
 // timeToError returns the time until the last rank other than the victim had its error. It counts
-// from the call's deadline, or from the fault at if ranks notice the fault without a deadline.
+// from the call's deadline, or from the fault at if ranks notice the fault without a deadline. In a job that
+// survives it is the time from the fault to the next step.
 func (j *job) timeToError(at time.Time) (longest time.Duration) {
+	if j.survives() {
+		return j.toStep
+	}
 	if j.needsDeadline() {
 		at = at.Add(j.callTimeout())
 	}
@@ -173,6 +183,8 @@ func (j *job) judge(v *verdict) {
 		if timesOut && !strings.Contains(j.wrote(), "Watchdog caught collective operation timeout") {
 			v.wrongf("no log line reports the timeout")
 		}
+	case survived:
+		j.judgeSurvivors(v)
 	case recovered:
 		j.judgeDone(v)
 		j.judgeErrors(v)

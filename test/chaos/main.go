@@ -35,7 +35,7 @@ func run(ctx context.Context) error {
 	modes := flag.String("modes", "", "run only the drawn scenarios in these error `modes`, as in async,none")
 	mutate := flag.Bool("mutants", true, "catch the mutants after the scenarios")
 	toBuild := flag.String("build", "", "build all programs, for -bin, into this new `folder`, and end")
-	built := flag.String("bin", "", "run the programs in this `folder`, which -build made, or which holds golaunch, goddp and worker alone (no mutants); \"\" builds them")
+	built := flag.String("bin", "", "run the programs in this `folder`, which -build made, or which holds golaunch, goddp, worker and survivor alone (no mutants); \"\" builds them")
 	flag.StringVar(&c.Device, "device", usual.Device, "the ranks' `device`: cpu, or cuda, where each rank has its own GPU")
 	flag.IntVar(&c.Ranks, "ranks", 0, "the number of ranks of every job; 0 draws 2 to 4")
 	flag.BoolVar(&c.Detail, "detail", false, "let the ranks compare their calls before the calls run: GODDP_DEBUG=DETAIL")
@@ -73,6 +73,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	os.Setenv("GODDP_DEVICE", c.Device) // of the undisturbed runs of jobs that survive, which are in this process
 	c.noDisk, c.noUser = canFill(), canIntrude()
 	c.again = replay()
 

@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/goddp/goddp/internal/testkit/daemon"
+	survival "github.com/goddp/goddp/test/survive/job"
 )
 
 // mutant is goddp with one line wrong. The campaign builds each mutant and must catch it.
@@ -157,6 +158,46 @@ var mutants = []mutant{
 		name: "a process whose main thread has ended counts as dead", file: "launcher/orphans_linux.go", function: "reap",
 		old: "return n == pid", new: "ended, _ := threadExiting(\"/proc/\" + strconv.Itoa(pid))\nreturn ended || n == pid",
 		shows: func(s *scenario) bool { return s.Daemon == daemon.Mainless },
+	},
+	{
+		name: "the survivors do not undo a failed step", file: "elastic/commit.go", function: "run.rollBack",
+		old: "c.values == nil ||", new: "true ||",
+		shows: func(s *scenario) bool { return s.Fault == shrink && s.Phase > survival.Backward },
+	},
+	{
+		name: "golaunch names the next worker as lost", file: "launcher/survive.go", function: "process.name",
+		old: "p.number,", new: "p.number+1,",
+		shows: func(s *scenario) bool { return s.Fault == shrink },
+	},
+	{
+		name: "a replacement keeps its own state", file: "internal/coordinator/membership.go", function: "Membership.begin",
+		old: "case !holds(w):", new: "case false:",
+		shows: func(s *scenario) bool { return s.Fault == replace },
+	},
+	{
+		name: "a job survives one loss in a step", file: "internal/coordinator/elastic.go", function: "Server.Gone",
+		old: "e.losses <= max(minLosses, s.size)", new: "e.losses <= 1",
+		shows: func(s *scenario) bool { return s.Fault == doubleFault && !s.Late },
+	},
+	{
+		name: "the others wait for a worker that dies while they regroup", file: "internal/coordinator/membership.go", function: "Membership.Gone",
+		old: "m.advance()", new: "",
+		shows: func(s *scenario) bool { return s.Fault == doubleFault && s.Late },
+	},
+	{
+		name: "a transfer is not made again", file: "elastic/elastic.go", function: "run.regroup",
+		old: "!r.pg.Failed() ||", new: "true ||",
+		shows: func(s *scenario) bool { return s.Fault == sourceDies },
+	},
+	{
+		name: "golaunch does not kill a suspended worker", file: "launcher/survive.go", function: "agent.expel",
+		old: "a.signalWorkers([]int{p.LocalRank}, syscall.SIGKILL)", new: "_ = syscall.SIGKILL",
+		shows: func(s *scenario) bool { return s.Fault == stopAndContinue && s.Late },
+	},
+	{
+		name: "golaunch kills a worker that is suspended for a short time", file: "internal/coordinator/server.go", function: "Options.silent",
+		old: "max(2, silence(o.Silence/o.Interval))", new: "1",
+		shows: func(s *scenario) bool { return s.Fault == stopAndContinue && !s.Late },
 	},
 }
 

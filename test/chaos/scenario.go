@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/testkit/daemon"
+	survival "github.com/goddp/goddp/test/survive/job"
 )
 
 // fault is the kind of harm that the campaign does to a job; doc.go describes each.
@@ -32,6 +33,12 @@ const (
 	suspend  fault = "suspend all"
 	stranger fault = "stranger"
 	twoJobs  fault = "two jobs"
+
+	shrink          fault = "shrink"
+	replace         fault = "replace"
+	doubleFault     fault = "double fault"
+	sourceDies      fault = "source dies"
+	stopAndContinue fault = "stopped and continued"
 )
 
 // mode is an error mode of comm.
@@ -88,6 +95,9 @@ var cells = func() (cells []cell) {
 	add(suspend, all, golaunch, alone, separateStore)
 	add(stranger, all, golaunch, alone, separateStore)
 	add(twoJobs, all, alone)
+	for _, f := range []fault{shrink, replace, doubleFault, sourceDies, stopAndContinue} {
+		add(f, all[:1], golaunch)
+	}
 	return cells
 }()
 
@@ -131,6 +141,10 @@ type scenario struct {
 	Noise  uint64        // the seed of the garbage
 	Hang   bool          // the store is stopped, not killed
 	Daemon string        // the kind of daemon that every rank starts; "" for none
+
+	// In a job that survives:
+	Phase survival.Phase // in which the fault comes
+	Late  bool           // the second death of a double fault comes when the others regroup; SIGCONT comes when golaunch has killed the victim
 }
 
 // draw returns scenario k of a seed. It is a function of its arguments.
@@ -153,6 +167,9 @@ func draw(seed uint64, k int, t terms) scenario {
 	if t.Ranks > 0 {
 		s.World = t.Ranks
 	}
+	if c.Fault == doubleFault || c.Fault == sourceDies {
+		s.World = max(s.World, leastSurvivors)
+	}
 	s.Victim = r.IntN(s.World)
 	switch {
 	case c.Fault == fullDisk:
@@ -164,6 +181,11 @@ func draw(seed uint64, k int, t terms) scenario {
 		s.Then = []fault{"", kill, stop}[r.IntN(3)]
 	}
 	s.Hang = c.Fault == store && r.IntN(2) == 0
+	if s.survives() {
+		s.TCP, s.Stuck = false, false
+		s.Phase = survival.Forward + survival.Phase(r.IntN(int(survival.Regroup-survival.Forward)))
+		s.Late = (s.Fault == doubleFault || s.Fault == stopAndContinue) && r.IntN(2) == 0
+	}
 	if s.isBlind() {
 		s.Call %= 2 // the first two reductions are small
 	}
@@ -230,6 +252,12 @@ func (s *scenario) summary() string {
 	if s.Then != "" {
 		fmt.Fprintf(&b, ", then %s", s.Then)
 	}
+	if s.Late {
+		b.WriteString(", late")
+	}
+	if s.survives() {
+		fmt.Fprintf(&b, ", --on-failure %s", s.onFailure())
+	}
 	fmt.Fprintf(&b, ", %s, %s, %d ranks", s.Mode, s.Setup, s.World)
 	return b.String()
 }
@@ -250,7 +278,11 @@ func (s *scenario) String() string {
 	if s.Stuck {
 		b.WriteString(", stuck after an error")
 	}
-	fmt.Fprintf(&b, ": rank %d, call %d of round %d", s.Victim, s.Call, s.Round)
+	if s.survives() {
+		fmt.Fprintf(&b, ": rank %d, %v", s.Victim, s.Phase)
+	} else {
+		fmt.Fprintf(&b, ": rank %d, call %d of round %d", s.Victim, s.Call, s.Round)
+	}
 	return b.String()
 }
 
