@@ -63,7 +63,7 @@ test-gpu: ## builds into build/gpu, which can be carried to a machine without Go
 
 gpu-failures: ## the same for what happens on two GPUs when a rank fails
 	mkdir -p build/gpu
-	$(GO) build -ldflags='-s -w' -o build/gpu/ ./cmd/... ./test/chaos/... ./bench/overhead
+	$(GO) build -ldflags='-s -w' -o build/gpu/ ./cmd/... ./test/chaos/... ./test/survive/... ./bench/overhead
 	test/gpu_failures.sh
 
 demo: build ## the two smallest programs, with traces

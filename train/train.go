@@ -151,7 +151,7 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c *Config) (err error) {
 	if _, ok := inner.(optim.LRSetter); !ok && c.LR != nil {
 		return fmt.Errorf("train: LR is set, but %T has no method SetLR", inner)
 	}
-	r := &run{Config: *c, pg: pg, evaluated: -1}
+	r := &run{Config: *c, pg: pg, evaluated: never}
 	for _, name := range runsOwn {
 		if _, ok := c.Values[name]; ok {
 			return fmt.Errorf("train: Values has the key %q, which Run itself uses: choose another name", name)
@@ -163,7 +163,7 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c *Config) (err error) {
 		return err
 	}
 	r.makeSteps()
-	values := map[string]any{"before": &r.before, "saved": &r.saved, "evaluated": &r.evaluated}
+	values := map[string]any{"before": &r.before}
 	maps.Copy(values, c.Values)
 	e := elastic.Config{State: checkpoint.State{Model: c.Model, Optimizers: []optim.Optimizer{c.Optimizer}, Values: values}, Data: c.Data}
 	if c.Checkpoints != "" {
@@ -173,7 +173,7 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c *Config) (err error) {
 }
 
 // runsOwn are the names of values that Run uses itself.
-var runsOwn = []string{"position", "generator", "before", "saved", "evaluated"}
+var runsOwn = []string{"position", "generator", "before"}
 
 // attempt trains from the last committed step on, until the run ends or the group fails. The members of the group may
 // differ from those of the attempt before.
@@ -215,15 +215,22 @@ func (r *run) attempt(ctx context.Context) (err error) {
 	return checkpoint.SaveWeights(ctx, r.Weights, r.Model)
 }
 
-// compare returns an error on all ranks if their samplers or their next learning rates differ. Of the samplers, only the
+// compare makes the ranks agree on what was done after the last step: an evaluation whose end all ranks have seen that
+// took part in it, and a checkpoint that is complete. It returns an error on all ranks if their samplers or their next learning rates differ. Of the samplers, only the
 // rank may differ, and the seed if the samples are not shuffled. In a job that survives the loss of ranks, only the ranks
 // that differ from rank 0 get the error, so that the others go on.
 func (r *run) compare(ctx context.Context) error {
 	type settings struct {
-		Sampler data.Sampler
-		LR      float64
+		Sampler          data.Sampler
+		LR               float64
+		Evaluated, Saved int
 	}
-	mine := settings{Sampler: r.Data.Sampler()}
+	mine := settings{Sampler: r.Data.Sampler(), Evaluated: r.evaluated}
+	if r.saver != nil && r.pg.Rank() == 0 {
+		if last, err := checkpoint.List(r.Checkpoints); err == nil && len(last) > 0 && last[0].Step == r.step {
+			mine.Saved = r.step
+		}
+	}
 	if r.LR != nil {
 		mine.LR = r.LR(r.step)
 	}
@@ -231,7 +238,9 @@ func (r *run) compare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	r.saved = all[0].Saved
 	for rank, its := range all {
+		r.evaluated = min(r.evaluated, its.Evaluated)
 		if r.pg.Survives() && rank != r.pg.Rank() {
 			continue
 		}
@@ -279,6 +288,9 @@ func (r *run) train(ctx context.Context) (isStopped bool, err error) {
 		r.recorder, r.traceAt = profile.Of(r.pg.Device()), r.step+10
 		defer func() { err = errors.Join(err, r.finishTrace(ctx, err)) }()
 	}
+	if err := r.finishStep(ctx); err != nil { // a loss may have interrupted it
+		return false, err
+	}
 	// If the checkpoint was saved at the last step of the run, in the middle of an epoch, its evaluation may be
 	// missing. So epoch runs at least once.
 	for {
@@ -287,6 +299,9 @@ func (r *run) train(ctx context.Context) (isStopped bool, err error) {
 		}
 	}
 }
+
+// never is a step that no run comes to.
+const never = math.MaxInt
 
 // run is the state of one Run.
 type run struct {
@@ -300,7 +315,7 @@ type run struct {
 	step     int           // the number of steps made
 	total    int           // the number of steps of the run
 	saved    int           // the step of the last checkpoint
-	// evaluated is the step after which Evaluate was called last, or -1.
+	// evaluated is the step after which Evaluate was called last, or never.
 	evaluated int
 	hasWarned bool // whether a loss that is not finite was logged
 
@@ -387,7 +402,7 @@ func (r *run) resume(ctx context.Context) (err error) {
 	if err != nil || step == 0 {
 		return err
 	}
-	r.before, r.saved, r.evaluated = 0, step, -1
+	r.before, r.evaluated = 0, never
 	if err := r.checkPosition(); err != nil {
 		return err
 	}
@@ -465,8 +480,7 @@ func (r *run) epoch(ctx context.Context) (isStopped bool, err error) {
 		logs := r.meter.Step(b.After.Sample-r.position.Sample) || r.step == 1
 		r.gathered, r.position = 0, b.After
 		stops := r.Model.Stopping()
-		saves := stops || r.SaveEvery > 0 && r.step%r.SaveEvery == 0
-		if logs || r.saver != nil && (saves || r.step >= r.total || sampler.StepsFrom(r.position) == 0) {
+		if logs || r.saver != nil && (stops || isDue(r.step, r.SaveEvery) || r.step >= r.total || sampler.StepsFrom(r.position) == 0) {
 			if err := r.readLoss(ctx, loss, len(b.Indices)-b.Repeats, logs); err != nil {
 				return false, err
 			}
@@ -474,15 +488,8 @@ func (r *run) epoch(ctx context.Context) (isStopped bool, err error) {
 		if stops {
 			return true, r.save(ctx)
 		}
-		if r.Evaluate != nil && r.EvaluateEvery > 0 && r.step%r.EvaluateEvery == 0 && r.step < r.total {
-			if err := r.evaluate(ctx); err != nil {
-				return false, err
-			}
-		}
-		if saves {
-			if err := r.save(ctx); err != nil {
-				return false, err
-			}
+		if err := r.finishStep(ctx); err != nil {
+			return false, err
 		}
 	}
 	if r.Evaluate != nil && r.evaluated != r.step {
@@ -545,6 +552,23 @@ func (r *run) finishTrace(ctx context.Context, err error) error {
 		lost = r.pg.Device().Compute().Sync(ctx)
 	}
 	return errors.Join(lost, r.writeTrace())
+}
+
+// isDue reports whether something that is done after each `every` steps is done after a step. 0 means that it is not done.
+func isDue(step, every int) bool { return every > 0 && step%every == 0 }
+
+// finishStep evaluates and saves, as EvaluateEvery and SaveEvery say, what was not evaluated or saved after this step. The
+// checkpoint comes last, so a step with a checkpoint is finished.
+func (r *run) finishStep(ctx context.Context) error {
+	if r.saved != r.step && r.evaluated != r.step && r.Evaluate != nil && isDue(r.step, r.EvaluateEvery) && r.step < r.total {
+		if err := r.evaluate(ctx); err != nil {
+			return err
+		}
+	}
+	if !isDue(r.step, r.SaveEvery) {
+		return nil
+	}
+	return r.save(ctx)
 }
 
 // evaluate calls Config.Evaluate, and logs its values and the given values.

@@ -1,0 +1,80 @@
+package train_test
+
+import (
+	"context"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/checkpoint"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/data"
+	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/testkit/must"
+	"github.com/goddp/goddp/progress"
+	"github.com/goddp/goddp/train"
+)
+
+// Ranks are lost within the evaluation after step 3, within step 5, and within the evaluation after step 8, which ends
+// an epoch. Each evaluation and each checkpoint is made once nevertheless.
+func TestEvaluationsAndCheckpointsOfAGroupThatLosesRanks(t *testing.T) {
+	o := &comm.Options{}
+	backend.Survive(o)
+	folder := t.TempDir()
+	var after []int // the steps of the evaluations of worker 0
+	var wg sync.WaitGroup
+	for worker, pg := range must.New(comm.Local(4, o)) {
+		wg.Go(func() {
+			defer pg.Close()
+			c, _ := smooth(pg, 2)
+			// dies loses a worker after a step, when the checkpoint of the step saved is complete.
+			dies := func(victim, step, saved int) {
+				if now, _ := c.Optimizer.Committed(); worker != victim || now != step {
+					return
+				}
+				for saved > 0 && !slices.Contains(checkpoints(folder), saved) {
+					runtime.Gosched()
+				}
+				backend.Kill(pg)
+				runtime.Goexit()
+			}
+			c.Checkpoints, c.SaveEvery, c.EvaluateEvery, c.Keep = folder, 3, 3, 100
+			c.Evaluate = func(ctx context.Context) ([]progress.Value, error) {
+				dies(1, 3, 0)
+				dies(3, 8, 6)
+				err := pg.Barrier().Sync(ctx)
+				if step, _ := c.Optimizer.Committed(); err == nil && worker == 0 {
+					after = append(after, step)
+				}
+				return nil, err
+			}
+			lossOf := c.Loss
+			c.Loss = func(b *data.Batch) *autograd.Variable {
+				if step, _ := c.Optimizer.Committed(); step == 4 && pg.Epoch() == 2 && b.EndsStep {
+					pg.Barrier().Wait(t.Context()) // all ranks have evaluated
+					dies(2, 4, 4)
+				}
+				return lossOf(b)
+			}
+			if err := train.Run(t.Context(), pg, c); err != nil {
+				t.Errorf("worker %d: %v", worker, err)
+			}
+		})
+	}
+	wg.Wait()
+	saved, want := checkpoints(folder), []int{3, 4, 6, 8, 9, 12}
+	if !slices.Equal(after, want) || !slices.Equal(saved, want) {
+		t.Errorf("evaluations after the steps %v, checkpoints of the steps %v, want %v", after, saved, want)
+	}
+}
+
+// checkpoints returns the steps of the checkpoints in a folder, in the order in which they were saved.
+func checkpoints(folder string) (steps []int) {
+	for _, info := range must.New(checkpoint.List(folder)) {
+		steps = append(steps, info.Step)
+	}
+	slices.Reverse(steps)
+	return steps
+}
