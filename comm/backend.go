@@ -40,6 +40,9 @@ func (j *joiner) connect(ctx context.Context, cfg backend.Config) (be backend.Ba
 
 // hostOptions returns the options of the host backend.
 func (j *joiner) hostOptions() (*host.Options, error) {
+	if j.local != nil && j.isPending {
+		return &host.Options{InProcess: host.NewInProcess()}, nil
+	}
 	if j.local != nil {
 		return &host.Options{InProcess: j.local.hub}, nil
 	}

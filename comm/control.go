@@ -17,7 +17,7 @@ import (
 )
 
 // openControl connects to the coordinator of this rank's n-th group. golaunch hosts the coordinator; under
-// other launchers rank 0 hosts it.
+// other launchers rank 0 hosts it. A process that is pending has one of its own.
 func (j *joiner) openControl(ctx context.Context, n int64, release *releases) (*coordinator.Client, error) {
 	w := j.world
 	var client *coordinator.Client
@@ -25,6 +25,9 @@ func (j *joiner) openControl(ctx context.Context, n int64, release *releases) (*
 	co := coordinator.ClientOptions{Options: coordinator.Options{Log: j.Log}, Size: w.Size, Host: "rank 0", HostRank: 0}
 	at, launched := j.coordinatorStore(j.kv, n), j.launched()
 	switch {
+	case j.local != nil && !j.isPending:
+		co.Host, co.HostRank = "this process", -1
+		client, err = j.local.server.Local(j.member.Rank, co)
 	case j.isPending, !launched && w.Size == 1: // no other process has to reach the coordinator
 		co.Size = 1
 		server := coordinator.NewServer(1, co.Options)

@@ -36,7 +36,7 @@ func Local(n int, opts *Options) ([]*ProcessGroup, error) {
 	for r := range n {
 		j := j
 		j.world = World{Rank: r, Size: n, LocalRank: r, LocalSize: n}
-		j.member.Rank = r
+		j.member.Rank, j.agent.Worker = r, r
 		if j.survives {
 			j.local.server.Started(r)
 		}
@@ -62,10 +62,6 @@ type localJob struct {
 	size   int // the number of ranks at the start
 }
 
-func (l *localJob) options(size int) coordinator.ClientOptions {
-	return coordinator.ClientOptions{Size: size, Host: "this process", HostRank: -1}
-}
-
 // joinLocal makes the group of one rank of Local.
 func (j *joiner) joinLocal() (_ *ProcessGroup, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), j.Timeout) // the ranks of one process join at once
@@ -78,14 +74,7 @@ func (j *joiner) joinLocal() (_ *ProcessGroup, err error) {
 	h.kept.addClose(j.local.server.CloseIdle)
 	h.kept.addClose(dev.Close)
 	h.group, err = j.joinGroup(ctx, dev, func(release *releases) (*coordinator.Client, int, error) {
-		size := j.world.Size
-		if j.isPending {
-			size = 1
-		}
-		client, err := j.local.server.Local(j.world.Rank, j.local.options(size))
-		if err == nil {
-			release.add(func(ctx context.Context) error { depart(ctx, client); return nil })
-		}
+		client, err := j.openControl(ctx, 1, release)
 		return client, 1, err
 	})
 	if err != nil {

@@ -8,12 +8,10 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/goddp/goddp/comm/internal/host"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/coordinator"
-	"github.com/goddp/goddp/internal/store"
 )
 
 // Progress says how many steps a rank has committed, and whether its state is consistent.
@@ -94,7 +92,7 @@ func (pg *ProcessGroup) reconfigure(ctx context.Context, p Progress) (Membership
 		if err == nil || !failed || ctx.Err() != nil {
 			return membershipOf(order), err
 		}
-		pg.log.Info("comm: a rank was lost while the process group changed its members", "rank", pg.rank, "error", err)
+		pg.log.Debug("comm: the members changed again", "rank", pg.rank, "cause", err)
 		ready.Epoch = h.epoch
 	}
 }
@@ -113,17 +111,17 @@ func (h *handle) regroup(ctx context.Context, ready coordinator.Ready) (order co
 	if err := old.dev.Compute().Sync(ctx); err != nil {
 		return order, false, err
 	}
+	j.member.Rank, j.isPending, j.isElastic = j.agent.Worker, false, true
 	var client *coordinator.Client
 	g, err := j.joinGroup(ctx, old.dev, func(release *releases) (_ *coordinator.Client, _ int, err error) {
-		if client, err = j.dialAgain(ctx); err != nil {
+		if client, err = j.openControl(ctx, 0, release); err != nil {
 			return nil, 0, err
 		}
-		release.add(func(ctx context.Context) error { depart(ctx, client); return nil })
 		if order, err = client.Root().Enter(ctx, ready); err != nil {
 			return nil, 0, err
 		}
 		h.epoch = order.Epoch
-		j.world.Rank, j.world.Size, j.isPending, j.isElastic = client.Root().Rank(), len(order.Workers), false, true
+		j.world.Rank, j.world.Size = client.Root().Rank(), len(order.Workers)
 		if j.oneHost {
 			j.world.LocalSize = j.world.Size
 		}
@@ -151,16 +149,6 @@ func (h *handle) regroup(ctx context.Context, ready coordinator.Ready) (order co
 	return order, false, nil
 }
 
-// dialAgain connects to the coordinator as a worker that waits for the next epoch.
-func (j *joiner) dialAgain(ctx context.Context) (*coordinator.Client, error) {
-	if l := j.local; l != nil {
-		return l.server.Local(j.member.Rank, l.options(j.world.Size))
-	}
-	m := j.member
-	m.Rank = j.agent.Worker
-	return coordinator.Find(ctx, store.Prefix(j.kv, coordinator.LauncherPrefix), m, coordinator.ClientOptions{Options: coordinator.Options{Log: j.Log}, Addr: j.agent.Coordinator})
-}
-
 // kill loses the rank, as if its process had died.
 func (pg *ProcessGroup) kill() {
 	worker, server := pg.joiner.member.Rank, pg.joiner.local.server
@@ -170,17 +158,13 @@ func (pg *ProcessGroup) kill() {
 
 // replacement makes the group of a process that replaces a lost rank of the job. Until Reconfigure it is pending.
 func (pg *ProcessGroup) replacement(worker int) (*ProcessGroup, error) {
-	j, job := *pg.joiner, pg.joiner.local
-	j.world, j.member.Rank, j.isPending = World{Size: job.size, LocalSize: job.size}, 0, true
-	j.local = &localJob{host.NewInProcess(), coordinator.NewServer(1, coordinator.Options{Log: j.Log}), job.size}
+	j := *pg.joiner
+	j.world, j.agent.Worker, j.isPending = World{Size: j.local.size, LocalSize: j.local.size}, worker, true
 	g, err := j.joinLocal()
-	if err != nil {
-		return nil, err
+	if err == nil {
+		j.local.server.Started(worker)
 	}
-	job.server.Started(worker)
-	g.kept.addClose(job.server.CloseIdle)
-	g.joiner.local, g.joiner.member.Rank = job, worker
-	return g, nil
+	return g, err
 }
 
 // makeRefusal allocates the word of backend.Refusal, which lives as long as the handle. The device frees it.
