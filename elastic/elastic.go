@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/checkpoint"
@@ -70,7 +69,6 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c *Config, loop func(ctx co
 		if err == nil || !pg.Failed() || ctx.Err() != nil {
 			return err
 		}
-		r.failed = time.Now()
 	}
 }
 
@@ -86,7 +84,6 @@ type run struct {
 	close     func()
 	// isRestoring says that Restore has not ended with success, so that the state is not one after any step.
 	isRestoring bool
-	failed      time.Time // when the loop returned the failure of the group
 }
 
 func newRun(pg *comm.ProcessGroup, c *Config) (*run, error) {
@@ -131,11 +128,7 @@ func (r *run) regroup(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err = r.equalize(ctx, m); err == nil {
-			r.report(m)
-			return nil
-		}
-		if !r.pg.Failed() || ctx.Err() != nil {
+		if err = r.equalize(ctx, m); err == nil || !r.pg.Failed() || ctx.Err() != nil {
 			return err
 		}
 	}
@@ -173,11 +166,4 @@ func (r *run) equalize(ctx context.Context, m comm.Membership) error {
 		r.commit()
 	}
 	return nil
-}
-
-// report logs a change of the members.
-func (r *run) report(m comm.Membership) {
-	if m.Epoch > 1 && r.pg.Rank() == 0 {
-		r.pg.Log().Info("elastic: the job goes on", "ranks", r.pg.Size(), "step", m.Steps, "epoch", m.Epoch, "after", time.Since(r.failed).Round(time.Millisecond))
-	}
 }
