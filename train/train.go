@@ -67,7 +67,7 @@ type Config struct {
 
 	// Evaluate is called on all ranks after each epoch and at the end of the run. If EvaluateEvery is not 0, it is
 	// also called after each EvaluateEvery steps. It is called at most once after the same step. Rank 0 logs the
-	// values that Evaluate returns.
+	// values that Evaluate returns. If the job goes on without a rank that it loses meanwhile, all ranks call it again.
 	Evaluate      func(ctx context.Context) ([]progress.Value, error)
 	EvaluateEvery int
 	// Log is a file to which rank 0 appends JSON lines: see package progress.
@@ -87,7 +87,8 @@ type Config struct {
 	// there is one, and saves checkpoints to it.
 	Checkpoints string
 	// SaveEvery is the number of steps between two checkpoints. Run also saves one after each
-	// epoch, when it is asked to stop, and at its end.
+	// epoch, when it is asked to stop, and at its end. It writes them in the background. If the job goes on without a
+	// rank that it loses meanwhile, the checkpoint of the last step is saved again, but one of an earlier step is lost.
 	SaveEvery int
 	// Keep is the number of checkpoints that are kept; 0 means 3. The last finite one is kept in addition: see
 	// [checkpoint.Options].
@@ -215,10 +216,10 @@ func (r *run) attempt(ctx context.Context) (err error) {
 	return checkpoint.SaveWeights(ctx, r.Weights, r.Model)
 }
 
-// compare makes the ranks agree on what was done after the last step: an evaluation whose end all ranks have seen that
-// took part in it, and a checkpoint that is complete. It returns an error on all ranks if their samplers or their next learning rates differ. Of the samplers, only the
-// rank may differ, and the seed if the samples are not shuffled. In a job that survives the loss of ranks, only the ranks
-// that differ from rank 0 get the error, so that the others go on.
+// compare makes the ranks agree on what was done after the last step: an evaluation whose end all have seen that took
+// part in it, and a checkpoint that is complete. It returns an error on all ranks if their samplers or their next
+// learning rates differ. Of the samplers, only the rank may differ, and the seed if the samples are not shuffled. In a
+// job that survives the loss of ranks, only the ranks that differ from rank 0 get the error, so that the others go on.
 func (r *run) compare(ctx context.Context) error {
 	type settings struct {
 		Sampler          data.Sampler

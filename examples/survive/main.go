@@ -1,8 +1,9 @@
-// Command survive trains on after the loss of ranks. Kill any worker while it runs:
+// Command survive trains on after the loss of ranks:
 //
 //	go run ./cmd/golaunch --nproc-per-node 4 --on-failure replace ./examples/survive
 //
-// The others go on in the same processes, and a new one takes the place of the lost one: train.Run does that. With
+// Kill any worker while it runs, by its pid: ps -eo pid,ppid,args --forest shows the workers below golaunch-reaper. The
+// others go on in the same processes, and a new one takes the place of the lost one: train.Run does that. With
 // GlobalBatch a step has 200 samples on any number of ranks.
 package main
 
