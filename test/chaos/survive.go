@@ -204,7 +204,7 @@ func (j *job) judgeSurvivors(v *verdict) {
 	}
 	r, err := survival.Judge(j.path("survive"), loopback(), 29500, survival.Options{})
 	if err != nil {
-		v.wrongf("the survivors: %v", err)
+		v.wrongf("the state is not that of an undisturbed run: %v", err)
 	} else if r.Members != j.members() || r.Steps != survivorSteps || len(j.lost) == 0 && r.Changes != 1 { // the end counts as a change
 		v.wrongf("%d workers ended at step %d, want %d at step %d, after %d changes", r.Members, r.Steps, j.members(), survivorSteps, r.Changes)
 	}
