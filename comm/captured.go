@@ -2,6 +2,7 @@ package comm
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	"github.com/goddp/goddp/device"
@@ -52,7 +53,11 @@ func (pg *ProcessGroup) captureCall(w *Work, r *capture.Step) {
 		return
 	}
 	captured, err := b.Capture(&w.call, r)
-	if err != nil {
+	switch {
+	case err != nil && pg.Failed(): // a later step may be captured, in the group that Reconfigure makes
+		w.err = r.Fail(fmt.Errorf("%v: %w", &w.call, err))
+		return
+	case err != nil:
 		w.err = r.Refuse("%v: %w", &w.call, err)
 		return
 	}

@@ -202,7 +202,7 @@ func (j *job) judgeSurvivors(v *verdict) {
 	if len(named) != len(j.lost) || slices.ContainsFunc(j.lost, func(id int) bool { return !isNamed(id) }) {
 		v.unnamedf("golaunch names other lost workers than %v: %q", j.lost, named)
 	}
-	r, err := survival.Judge(j.path("survive"), loopback(), 29500, survival.Options{})
+	r, err := survival.Judge(j.path("survive"), j.path("survivor"), loopback(), 29500, survival.Options{})
 	if err != nil {
 		v.wrongf("the state is not that of an undisturbed run: %v", err)
 	} else if r.Members != j.members() || r.Steps != survivorSteps || len(j.lost) == 0 && r.Changes != 1 { // the end counts as a change

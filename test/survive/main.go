@@ -42,14 +42,13 @@ var (
 	stops = flag.Int("stops", 0, "`number` of workers to suspend, after the kills")
 	limit = flag.Float64("silence-limit", 10, "golaunch's --silence-limit in `seconds`")
 	dev   = flag.String("device", "cpu", "cpu or cuda")
-	port  = flag.Int("port", 29655, "a free `port` for the undisturbed run")
+	port  = flag.Int("port", 29655, "the undisturbed run uses this `port`, and the one after it for each change of the members")
 	how   job.Options
 	bin   = flag.String("bin", "", "`folder` with golaunch and survivor; default: build them")
 )
 
 func main() {
-	flag.BoolVar(&how.BFloat16, "bf16", false, "train in bfloat16, on a GPU")
-	flag.BoolVar(&how.Captured, "captured", false, "capture steps, on a GPU")
+	how.Define()
 	flag.Parse()
 	os.Setenv("GODDP_DEVICE", *dev)
 	if err := run(); err != nil {
@@ -68,6 +67,13 @@ func run() (err error) {
 				os.RemoveAll(*dir)
 			}
 		}()
+	}
+	if *bin == "" {
+		*bin = *dir
+		build := exec.Command("go", "build", "-o", *bin+"/", "./cmd/golaunch", "./test/survive/survivor")
+		if out, err := build.CombinedOutput(); err != nil {
+			return fmt.Errorf("building: %w\n%s", err, out)
+		}
 	}
 	if *again {
 		return judge()
@@ -95,9 +101,9 @@ func run() (err error) {
 }
 
 func judge() error {
-	r, err := job.Judge(*dir, "127.0.0.1", *port, how)
+	r, err := job.Judge(*dir, filepath.Join(*bin, "survivor"), "127.0.0.1", *port, how)
 	if err == nil {
-		fmt.Printf("%d changes of the members: replicas equal; %d steps: losses equal to those of an undisturbed run\n%s\n", r.Changes, r.Steps, r.Leaks)
+		fmt.Printf("%d changes of the members: replicas equal; %d steps: losses equal to those of an undisturbed run\n%s\n%s\n", r.Changes, r.Steps, r.Leaks, r.Times)
 	}
 	return err
 }
@@ -116,15 +122,9 @@ type campaign struct {
 }
 
 func (c *campaign) start() error {
-	if *bin == "" {
-		*bin = *dir
-		build := exec.Command("go", "build", "-o", *bin+"/", "./cmd/golaunch", "./test/survive/survivor")
-		if out, err := build.CombinedOutput(); err != nil {
-			return fmt.Errorf("building: %w\n%s", err, out)
-		}
-	}
 	c.launch = exec.Command(filepath.Join(*bin, "golaunch"), "--nproc-per-node", fmt.Sprint(*ranks), "--on-failure", "replace", "--max-restarts", "0",
-		"--silence-limit", fmt.Sprint(*limit), filepath.Join(*bin, "survivor"), fmt.Sprintf("-bf16=%v", how.BFloat16), fmt.Sprintf("-captured=%v", how.Captured), *dir)
+		"--silence-limit", fmt.Sprint(*limit), filepath.Join(*bin, "survivor"))
+	c.launch.Args = append(append(c.launch.Args, how.Args()...), *dir)
 	c.launch.Env = append(os.Environ(), "OMP_NUM_THREADS=1", "GOMAXPROCS=2")
 	output, err := os.Create(filepath.Join(*dir, "output"))
 	if err != nil {

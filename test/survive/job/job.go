@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -32,6 +33,17 @@ const (
 type Options struct {
 	BFloat16 bool // the parameters are bfloat16, with masters; only on a GPU
 	Captured bool // steps are captured
+}
+
+// Define defines the command-line flags that set the options.
+func (o *Options) Define() {
+	flag.BoolVar(&o.BFloat16, "bf16", false, "train in bfloat16, on a GPU")
+	flag.BoolVar(&o.Captured, "captured", false, "capture steps, on a GPU")
+}
+
+// Args returns the command line that sets the options.
+func (o Options) Args() []string {
+	return []string{fmt.Sprintf("-bf16=%v", o.BFloat16), fmt.Sprintf("-captured=%v", o.Captured)}
 }
 
 // Job is a small model with everything that a step changes: buffers, random numbers, an optimizer's state.

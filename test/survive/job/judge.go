@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"github.com/goddp/goddp/checkpoint"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/data"
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // epoch is what the workers' logs say about an epoch.
@@ -35,12 +37,13 @@ type Report struct {
 	Steps   int    // that were compared with an undisturbed run
 	Members int    // the workers that logged the state of the last epoch, which is the job's end if all steps are made
 	Leaks   string // what a worker used in its first epochs and in its last ones
+	Times   string // how long replacements took to join
 }
 
 // Judge checks the logs in the folder dir of the workers of a job. All replicas must be equal after each change of the
 // members, and all losses and states those of an undisturbed run with the same members at each step. For that run,
-// Judge needs a free port.
-func Judge(dir, addr string, port int, o Options) (r Report, err error) {
+// Judge needs the path of the program survivor, the port, and the ports after it, one for each change of the members.
+func Judge(dir, survivor, addr string, port int, o Options) (r Report, err error) {
 	epochs, err := read(dir)
 	if err != nil {
 		return r, err
@@ -61,8 +64,10 @@ func Judge(dir, addr string, port int, o Options) (r Report, err error) {
 	}
 	last := epochs[len(epochs)-1]
 	r = Report{Changes: len(epochs) - 1, Steps: last.step, Members: len(last.hashes), Leaks: leaks(filepath.Join(dir, "log.0"))}
-	p := repetition{Options: o, folder: filepath.Join(dir, "repeated"), addr: addr, port: port}
-	if err := p.run(epochs); err != nil {
+	if r.Times, err = joins(dir); err != nil {
+		return r, err
+	}
+	if err := o.repeat(survivor, dir, addr, port, epochs); err != nil {
 		return r, fmt.Errorf("the undisturbed run: %w", err)
 	}
 	return r, nil
@@ -119,51 +124,64 @@ func read(dir string) ([]*epoch, error) {
 	return all, nil
 }
 
-// repetition is an undisturbed run.
-type repetition struct {
-	Options
-	folder string // for checkpoints
-	addr   string // of the store
-	port   int
+// repeat trains as the epochs did, but without a failure: each epoch with its number of ranks, from its first step to
+// the next epoch's. Between two epochs the state goes through a checkpoint. The ranks compare the losses and the states.
+// Each rank is a process of the program survivor, as in the job: ranks in one process may add up in another order.
+func (o Options) repeat(survivor, dir, addr string, port int, epochs []*epoch) error {
+	ranks := 0
+	for _, e := range epochs {
+		ranks = max(ranks, e.size)
+	}
+	errs := make([]error, ranks)
+	var wg sync.WaitGroup
+	for r := range errs {
+		wg.Go(func() {
+			cmd := exec.Command(survivor, append(o.Args(), "-repeat", fmt.Sprint(r), "-addr", addr, "-port", fmt.Sprint(port), dir)...)
+			cmd.Env = append(os.Environ(), jobenv.JobIDVar+"=repeated") // their arguments differ
+			if out, err := cmd.CombinedOutput(); err != nil {
+				errs[r] = fmt.Errorf("rank %d: %w\n%s", r, err, out)
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
 }
 
-// run trains as the epochs did, but without a failure: each epoch with its number of ranks, from its first step to
-// the next epoch's. Between two epochs the state goes through a checkpoint. run compares the losses and the states.
-func (p *repetition) run(epochs []*epoch) error {
+// Repeat is one rank's part of an undisturbed run of the job whose workers' logs are in the folder dir. The store of
+// epoch i is at addr and port+i.
+func (o Options) Repeat(dir, addr string, port, rank int) error {
+	epochs, err := read(dir)
+	if err != nil {
+		return err
+	}
+	p := repetition{Options: o, folder: filepath.Join(dir, "repeated")}
 	for i, e := range epochs {
 		isLast, until := i == len(epochs)-1, e.step
 		if !isLast {
 			until = epochs[i+1].step
 		}
-		if until == e.step && !isLast {
+		if until == e.step && !isLast || rank >= e.size {
 			continue
 		}
-		if err := p.epoch(e, until); err != nil {
+		w := &comm.World{Rank: rank, Size: e.size, LocalRank: rank, LocalSize: e.size, MasterAddr: addr, MasterPort: port + i}
+		pg, err := comm.Init(context.Background(), &comm.Options{World: w, ErrorMode: comm.CleanUpOnly})
+		if err != nil {
+			return fmt.Errorf("epoch %d: %w", e.number, err)
+		}
+		if err = p.rank(pg, e, until); err != nil {
+			pg.Abort(err)
+		}
+		if err = errors.Join(err, pg.Close()); err != nil {
 			return fmt.Errorf("epoch %d: %w", e.number, err)
 		}
 	}
 	return nil
 }
 
-func (p *repetition) epoch(e *epoch, until int) error {
-	errs := make([]error, e.size)
-	var wg sync.WaitGroup
-	for r := range e.size {
-		wg.Go(func() {
-			w := &comm.World{Rank: r, Size: e.size, LocalRank: r, LocalSize: e.size, MasterAddr: p.addr, MasterPort: p.port}
-			pg, err := comm.Init(context.Background(), &comm.Options{World: w, ErrorMode: comm.CleanUpOnly})
-			if err != nil {
-				errs[r] = err
-				return
-			}
-			defer pg.Close()
-			if errs[r] = p.rank(pg, e, until); errs[r] != nil {
-				pg.Abort(errs[r])
-			}
-		})
-	}
-	wg.Wait()
-	return errors.Join(errs...)
+// repetition is an undisturbed run.
+type repetition struct {
+	Options
+	folder string // for checkpoints
 }
 
 func (p *repetition) rank(pg *comm.ProcessGroup, e *epoch, until int) error {

@@ -24,12 +24,16 @@ func main() { comm.Main(run) }
 
 func run(ctx context.Context) error {
 	var jobOptions job.Options
-	flag.BoolVar(&jobOptions.BFloat16, "bf16", false, "bfloat16 parameters")
-	flag.BoolVar(&jobOptions.Captured, "captured", false, "captured steps")
+	jobOptions.Define()
 	steps := flag.Int("steps", math.MaxInt, "`number` of steps")
 	finish := flag.String("finish", "", "do not make the last steps before this `file` exists")
+	repeat := flag.Int("repeat", -1, "only be this `rank` of an undisturbed run of the job in the folder")
+	addr, port := flag.String("addr", "", "`address` of the undisturbed run's store"), flag.Int("port", 0, "`port` of its first epoch")
 	flag.Parse()
 	dir := flag.Arg(0)
+	if *repeat >= 0 {
+		return jobOptions.Repeat(dir, *addr, *port, *repeat)
+	}
 	board, err := job.OpenBoard(filepath.Join(dir, "board"))
 	if err != nil {
 		return err
@@ -42,6 +46,7 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer log.Close()
+	fmt.Fprintf(log, "start %d\n", time.Now().UnixMicro())
 
 	o := &comm.Options{Timeout: time.Minute}
 	if !jobOptions.Captured { // an observed backend captures no calls
@@ -58,7 +63,7 @@ func run(ctx context.Context) error {
 	epoch := uint32(0)
 	j.Phase = slot.Enter
 	j.Committed = func(step int, loss float32) {
-		fmt.Fprintf(log, "commit %d %08x\n", step, math.Float32bits(loss))
+		fmt.Fprintf(log, "commit %d %08x %d\n", step, math.Float32bits(loss), time.Now().UnixMicro())
 		if slot.Epoch.Load() != epoch {
 			slot.Time.Store(time.Now().UnixNano())
 			slot.Epoch.Store(epoch)
