@@ -252,6 +252,7 @@ func (a *agent) exited(p *process, end *failure.Failure) event {
 	}
 	a.rendezvous.Exited(rendezvous.Exit{
 		Rank: a.round.FirstRank + p.LocalRank, How: end.Status.String(), Worker: p.number, Done: end.Status.IsSuccess(),
+		Killed: end.Status.Signal == syscall.SIGKILL,
 	})
 	if p.isUndecided {
 		return nil // the host of the rendezvous answers: see judged

@@ -39,6 +39,7 @@ type Exit struct {
 	// The host uses these fields if the round survives lost workers.
 	Worker int  // the worker's number
 	Done   bool // the worker succeeded
+	Killed bool // by SIGKILL, which is no sign that its next replacement would fail too
 }
 
 // Verdict says what the exit of a worker means for a round that survives lost workers.
@@ -80,7 +81,8 @@ type LeaveAnswer struct {
 }
 
 // MaxTries is the number of workers in a row that are started in place of a lost one, and end before they have
-// trained with the others for SteadyTime after their start. Then no other one is started.
+// trained with the others for SteadyTime after their start. Then no other one is started. A worker that has joined the
+// others and is killed does not count.
 const (
 	MaxTries   = 3
 	SteadyTime = time.Minute
@@ -107,7 +109,7 @@ func newReplacements(world int) replacements {
 // nil if too many workers of this RANK have ended too soon.
 func (r *replacements) choose(e *Exit, hasJoined bool, now time.Time) (o *StartOrder, pause time.Duration) {
 	last, isReplacement := r.latest[e.Rank]
-	if r.failed[e.Rank]++; hasJoined && (!isReplacement || now.Sub(last.start) >= SteadyTime) {
+	if r.failed[e.Rank]++; hasJoined && (e.Killed || !isReplacement || now.Sub(last.start) >= SteadyTime) {
 		r.failed[e.Rank] = 0
 	}
 	n := r.failed[e.Rank]
