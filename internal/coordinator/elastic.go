@@ -230,9 +230,9 @@ func (s *Server) tickAway() {
 			s.expel(worker, fmt.Sprintf("the others have waited for it for %v", e.patience))
 		}
 	}
-	for worker := range s.elastic.away {
-		if s.elastic.away[worker]++; s.elastic.away[worker] > s.opts.silent() {
-			delete(s.elastic.away, worker)
+	for worker := range e.away {
+		if e.away[worker]++; e.away[worker] > s.opts.silent() {
+			delete(e.away, worker)
 			s.expel(worker, fmt.Sprintf("it has not been heard of for %v", s.opts.Silence))
 		}
 	}

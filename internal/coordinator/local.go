@@ -15,7 +15,7 @@ func (s *Server) Local(rank int, o ClientOptions) (*Client, error) {
 	o.Options = s.opts
 	c := newClient(rank, o)
 	in := &inbox{wake: make(chan struct{}, 1)}
-	p := &peer{rank: rank, local: true, send: func(m *Message, _ func() []byte) bool { in.put(m); return true }, drop: in.close, cut: in.close}
+	p := &peer{rank: rank, send: func(m *Message, _ func() []byte) bool { in.put(m); return true }, drop: in.close, cut: in.close}
 	c.send = func(m *Message) error {
 		if err := s.handle(p, m); err != nil {
 			in.close()

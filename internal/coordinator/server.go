@@ -96,13 +96,12 @@ type session struct {
 type peer struct {
 	session     *session // nil before it has joined one
 	rank        int      // at the door of an elastic job: the worker
-	conn        net.Conn // nil if the rank is in this process
+	conn        net.Conn // nil if the rank is in this process; the server does not detect its silence then
 	send        func(m *Message, encoded func() []byte) bool
 	drop        func() // ends the connection once all messages to the rank are sent
 	cut         func() // ends the connection at once
 	hasReceived bool   // a message from the rank has arrived since the last tick
 	silence     silence
-	local       bool // the rank is in this process, and the server does not detect its silence
 }
 
 // silence is the number of ticks for which the other end of a connection has been silent.
@@ -454,7 +453,7 @@ func (s *Server) tick() {
 			s.tickAway()
 		}
 		for p := range s.peers {
-			if p.local {
+			if p.conn == nil {
 				continue
 			}
 			say := p.silence.tick(p.hasReceived)
