@@ -112,6 +112,10 @@ func (h *handle) regroup(ctx context.Context, ready coordinator.Ready) (order co
 		return order, false, err
 	}
 	j.member.Rank, j.isPending, j.isElastic = j.agent.Worker, false, true
+	shared, isSharer := old.backend.(backend.Sharer)
+	if isSharer {
+		shared.Unmap()
+	}
 	var client *coordinator.Client
 	g, err := j.joinGroup(ctx, old.dev, func(release *releases) (_ *coordinator.Client, _ int, err error) {
 		if client, err = j.openControl(ctx, 0, release); err != nil {
@@ -121,6 +125,9 @@ func (h *handle) regroup(ctx context.Context, ready coordinator.Ready) (order co
 			return nil, 0, err
 		}
 		h.epoch = order.Epoch
+		if isSharer {
+			shared.Free()
+		}
 		j.world.Rank, j.world.Size = client.Root().Rank(), len(order.Workers)
 		if j.oneHost {
 			j.world.LocalSize = j.world.Size

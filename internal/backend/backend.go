@@ -48,6 +48,14 @@ type Backend interface {
 	Close(ctx context.Context) error
 }
 
+// Sharer is a Backend whose ranks may use each other's memory. If a group breaks, Close does not free that memory.
+type Sharer interface {
+	// Unmap gives up the other ranks' memory. It is called after Close, when the group has no work on the device.
+	Unmap()
+	// Free frees this rank's memory. It is called when all other ranks have called Unmap, or their processes have ended.
+	Free()
+}
+
 // Wrap makes options, a *comm.Options, put wrap around the backend of the group that is made with them, and
 // around the backends of the groups split from that group. Tests use it to observe, delay or fail calls.
 // Package comm sets the variable, because its options must not show the contract.

@@ -52,7 +52,7 @@
 // message at debug level says why. Options.NoSmallAllReduce, and variables that disable NCCL's P2P, have the
 // same effect. A rank unmaps the other ranks' memory before it leaves the group. It frees its own memory if
 // all ranks leave together. If the group failed, was never complete, or the ranks leave one by one, the memory
-// is leaked, because a peer may still write to it.
+// is leaked, because a peer may still write to it. Only comm's Reconfigure knows when no peer is left, and frees it.
 //
 // # Send and Recv
 //

@@ -33,3 +33,6 @@ func DeferredFrees(b backend.Backend) int {
 	defer m.mu.Unlock()
 	return len(m.deferred)
 }
+
+// AwaitAborts waits for the communicators that are aborted in the background.
+func AwaitAborts(b backend.Backend) { b.(*Group).memory.ending.Wait() }

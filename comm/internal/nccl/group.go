@@ -385,6 +385,21 @@ func (g *Group) Close(ctx context.Context) error {
 	return err
 }
 
+// Unmap implements [backend.Sharer].
+func (g *Group) Unmap() {
+	if !g.isStuck.Load() {
+		g.end((*communicator).unmap, g.main.comm)
+	}
+}
+
+// Free implements [backend.Sharer].
+func (g *Group) Free() {
+	if !g.isStuck.Load() {
+		g.small.free()
+		g.memory.collect(g.ctx)
+	}
+}
+
 // release frees the group's resources. The caller must have ended everything that uses them. If a thread is stuck
 // in C, or kernels may still run, the resources that they may use are leaked.
 func (g *Group) release() {

@@ -132,7 +132,8 @@ func loadKernels(ctx context.Context, dev cudaDevice) (smallAllReduceKernels, er
 // from one goroutine at a time, and in the same order on all ranks.
 //
 // The slots may be freed only when no other rank has mapped them or will map them. If the group breaks,
-// is never complete, or its ranks leave one by one, a rank cannot know this, and the slots are leaked.
+// is never complete, or its ranks leave one by one, a rank cannot know this, and the slots are leaked unless
+// Group.Free is called.
 type smallAllReduce struct {
 	group    *Group
 	kernels  smallAllReduceKernels

@@ -266,6 +266,26 @@ func TestEmulatedSmallAllReduceMemoryIsFreed(t *testing.T) {
 	}
 }
 
+// Groups break. The slots must be freed when no rank has the group any more.
+func TestEmulatedSmallAllReduceMemoryOfBrokenGroupsIsFreed(t *testing.T) {
+	control(t, mapping, "refuse 0 1", "refuse 1 1", "memory 60000000")
+	for i := range 10 {
+		members := world(t, 2)
+		if err := backendtest.Each(members, oneReduction); err != nil {
+			t.Fatal("group ", i, ": ", err)
+		}
+		members[0].Backend.Abort(errors.New("a cause of the test"))
+		backendtest.CloseAll(members, soon)
+		for _, m := range members {
+			nccl.AwaitAborts(m.Backend)
+			m.Backend.(backend.Sharer).Unmap()
+		}
+		for _, m := range members {
+			m.Backend.(backend.Sharer).Free()
+		}
+	}
+}
+
 // smallAllReduces starts many calls of different sizes and alignments at once. The results must be
 // bitwise equal to the sum in the order of the ranks, and memory next to them must not change. It
 // does nothing on GPUs that cannot, or must not, map each other's memory.
