@@ -24,8 +24,9 @@ type sent struct {
 // A receiver that has a consistent state keeps it until it has received all of the new one, so a failure of the group
 // costs it nothing. If it has no memory for both, or no state yet, it is inconsistent until Transfer succeeds.
 //
-// Transfer ignores RankValues. It returns an error if the state has a Hook or is divided among the ranks, as
-// ddp/zero's is, if from is inconsistent, and if the states of two ranks have different tensors.
+// Transfer ignores RankValues. It does not copy what is divided among the ranks, as the optimizer's state of ddp/zero,
+// which [zero.Optimizer.Regroup] must have restored before. It returns an error if the state has a Hook, if from is
+// inconsistent, and if the states of two ranks have different tensors.
 func Transfer(ctx context.Context, pg *comm.ProcessGroup, s State, from int, to []int) error {
 	if len(to) == 0 {
 		return nil
@@ -69,16 +70,15 @@ func (s *State) describe(isSource bool) (mine sent, items []item, err error) {
 	if items, err = s.items(); err != nil {
 		return mine, nil, err
 	}
-	if i := slices.IndexFunc(items, func(it item) bool { return it.sharded }); i >= 0 {
-		return mine, nil, fmt.Errorf("%s is divided among the ranks (ddp/zero), so that no rank has all of it: load a checkpoint", items[i].name)
-	}
+	all := len(items)
+	items = slices.DeleteFunc(items, func(it item) bool { return it.sharded })
 	mine.Layout = layout(items)
 	for _, it := range items {
 		mine.Bytes += it.v.Tensor().Bytes()
 	}
 	for i, opt := range s.Optimizers {
 		steps, isConsistent := opt.Committed()
-		if isSource && !isConsistent {
+		if !isConsistent && (isSource || len(items) < all) {
 			return mine, nil, fmt.Errorf("optimizer %d is inconsistent after step %d", i, steps)
 		}
 		mine.Steps = append(mine.Steps, steps)

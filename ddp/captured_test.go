@@ -78,7 +78,7 @@ func newReplica(pg *comm.ProcessGroup, how training) (*replica, error) {
 	r := &replica{pg: pg, clip: func() error { return nil }}
 	var bounded func(max float64) (*autograd.Variable, error)
 	if how.sharded {
-		model, opt, err := zero.New(net, pg, adamW, o)
+		model, opt, err := zero.New(net, pg, adamW, &zero.Options{Options: *o})
 		if err != nil {
 			return nil, err
 		}

@@ -15,8 +15,8 @@ import (
 // New before. Regroup leaves parameters, their masters and buffers unchanged. The program must make them equal on all
 // ranks, before or after. Passes and Stats count anew. Steps that were captured before are captured again.
 //
-// Regroup returns an error within NoSync and Join, with ddp/zero, which divides the optimizer's state among the ranks,
-// and with a hook that is not [reducer.Stateless], because a lost rank's part of such a state is lost.
+// Regroup returns an error within NoSync and Join, and with a hook that is not [reducer.Stateless], because a lost
+// rank's part of such a state is lost. With package ddp/zero call Regroup of the optimizer.
 func (m *Model) Regroup(ctx context.Context) error {
 	if err := m.regroup(ctx); err != nil {
 		return fmt.Errorf("ddp: regrouping the model: %w", err)
@@ -39,14 +39,16 @@ func (m *Model) regroup(ctx context.Context) error {
 
 // checkRegroup returns an error if the model cannot be adapted to other ranks.
 func (m *Model) checkRegroup() error {
-	divided, ok := m.hook.(interface{ Divided() bool })
+	if h, ok := m.hook.(interface{ CanRegroup() error }); ok {
+		if err := h.CanRegroup(); err != nil {
+			return err
+		}
+	}
 	switch {
 	case m.isJoining:
 		return errors.New("Regroup was called within Join: want it after Join has returned")
 	case m.noSync:
 		return errors.New("Regroup was called within NoSync: want it after NoSync has returned")
-	case ok && divided.Divided():
-		return errors.New("the optimizer's state is divided among the ranks (ddp/zero), and a lost rank's part is lost: resume from a checkpoint")
 	case m.hook != nil && !reducer.IsStateless(m.hook):
 		return fmt.Errorf("the communication hook %v may keep a state, and a lost rank's part is lost: want a hook that is reducer.Stateless, or resume from a checkpoint", m.hook)
 	}

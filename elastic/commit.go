@@ -41,6 +41,7 @@ func (r *run) observe() error {
 	if !ok {
 		return fmt.Errorf("a %T cannot survive the loss of ranks, want an optimizer of package optim", opt)
 	}
+	r.divided, _ = opt.(divided)
 	dev := r.pg.Device()
 	for _, b := range nn.Buffers(r.State.Model) {
 		copied, err := dev.Alloc(b.Var().Tensor().Bytes())

@@ -31,11 +31,19 @@ type regrouper interface {
 	Regroup(ctx context.Context) error
 }
 
-// LostStateError says that no rank has the state after the last committed step, and that Config.Restore is nil.
+// A divided optimizer divides its state among the ranks, as the one of package ddp/zero. It regroups its model too.
+type divided interface {
+	Progress() comm.Progress
+	Regroup(ctx context.Context, m comm.Membership) (hasState bool, err error)
+	SendCopies(ctx context.Context) error
+}
+
+// LostStateError says that the ranks that are left do not have the state after the last committed step, and that
+// Config.Restore is nil or found no checkpoint.
 type LostStateError struct{ Step int }
 
 func (e *LostStateError) Error() string {
-	return fmt.Sprintf("elastic: no rank that is left has the state after step %d: want Config.Restore, which loads a checkpoint", e.Step)
+	return fmt.Sprintf("elastic: the ranks that are left do not have the state after step %d: want Config.Restore, which loads a checkpoint", e.Step)
 }
 
 // Run calls loop until it returns without an error on all ranks of pg. After an error by which pg has failed, Run
@@ -78,6 +86,7 @@ type run struct {
 	pg        *comm.ProcessGroup
 	model     regrouper
 	optimizer optim.Optimizer
+	divided   divided          // nil: each rank has the whole state
 	all       checkpoint.State // State with what Run adds to it
 	position  data.Position    // is in all.Values
 	last      commit
@@ -121,9 +130,7 @@ func (r *run) regroup(ctx context.Context) error {
 				return err
 			}
 		}
-		var p comm.Progress
-		p.Steps, p.Consistent = r.optimizer.Committed()
-		p.Consistent = p.Consistent && !r.isRestoring
+		p := r.progress()
 		m, err := r.pg.Reconfigure(ctx, p)
 		if err != nil {
 			return err
@@ -134,18 +141,43 @@ func (r *run) regroup(ctx context.Context) error {
 	}
 }
 
+// progress returns the number of steps that this rank has committed, and whether it has the state after them.
+func (r *run) progress() (p comm.Progress) {
+	if p.Steps, p.Consistent = r.optimizer.Committed(); r.divided != nil {
+		p = r.divided.Progress()
+	}
+	p.Consistent = p.Consistent && !r.isRestoring
+	return p
+}
+
+// adapt adapts the model and the optimizer to the members. It reports whether there is a state after step m.Steps.
+func (r *run) adapt(ctx context.Context, m comm.Membership) (hasState bool, err error) {
+	hasState = m.Source >= 0
+	switch {
+	case m.Epoch == 1:
+		return hasState, nil
+	case r.divided == nil:
+		return hasState, r.model.Regroup(ctx)
+	}
+	isWhole, err := r.divided.Regroup(ctx, m)
+	hasState = hasState && isWhole
+	if ema, ok := r.optimizer.(*optim.EMA); ok && hasState && err == nil {
+		err = comm.Agree(ctx, r.pg, ema.Update()) // if the step was committed by Regroup
+	}
+	return hasState, err
+}
+
 // equalize makes the states of all members equal.
 func (r *run) equalize(ctx context.Context, m comm.Membership) error {
-	if m.Epoch > 1 {
-		if err := r.model.Regroup(ctx); err != nil {
-			return err
-		}
+	hasState, err := r.adapt(ctx, m)
+	if err != nil {
+		return err
 	}
-	if m.Source < 0 && r.Restore == nil {
+	if !hasState && r.Restore == nil {
 		return &LostStateError{m.Steps}
 	}
 	isChanged := false
-	if m.Source >= 0 {
+	if hasState {
 		if err := checkpoint.Transfer(ctx, r.pg, r.all, m.Source, m.Lacking); err != nil {
 			return err
 		}
@@ -155,12 +187,20 @@ func (r *run) equalize(ctx context.Context, m comm.Membership) error {
 			}
 		}
 	}
-	if r.Restore != nil && (m.Source < 0 || m.Steps == 0) { // also in a later epoch: a rank may have been lost within Restore
+	if r.Restore != nil && (!hasState || m.Steps == 0) { // also in a later epoch: a rank may have been lost within Restore
 		r.isRestoring = true
 		if err := r.Restore(ctx); err != nil {
 			return err
 		}
+		if _, isWhole := r.optimizer.Committed(); !isWhole { // there is no checkpoint
+			return &LostStateError{m.Steps}
+		}
 		r.isRestoring, isChanged = false, true
+	}
+	if r.divided != nil {
+		if err := r.divided.SendCopies(ctx); err != nil {
+			return err
+		}
 	}
 	if isChanged || r.last.values == nil {
 		r.commit()

@@ -39,7 +39,7 @@ func (w *worker) die() {
 }
 
 // train makes steps on workers. A call times out after the timeout, or after the default if that is 0. restore may be nil. atPhase is called when a phase of a step begins.
-func train(t *testing.T, ranks, steps int, timeout time.Duration, restore func(ctx context.Context, w *worker) error, atPhase func(w *worker, step int, p job.Phase)) (workers []*worker) {
+func train(t *testing.T, how job.Options, ranks, steps int, timeout time.Duration, restore func(ctx context.Context, w *worker) error, atPhase func(w *worker, step int, p job.Phase)) (workers []*worker) {
 	o := &comm.Options{Timeout: timeout, Log: slog.New(slog.DiscardHandler)}
 	backend.Survive(o)
 	groups, err := comm.Local(ranks, o)
@@ -53,7 +53,7 @@ func train(t *testing.T, ranks, steps int, timeout time.Duration, restore func(c
 		workers = append(workers, w)
 		wg.Go(func() {
 			defer pg.Close()
-			if w.Job, w.err = job.New(pg, job.Options{}); w.err != nil {
+			if w.Job, w.err = job.New(pg, how); w.err != nil {
 				return
 			}
 			var ctx context.Context
@@ -70,7 +70,7 @@ func train(t *testing.T, ranks, steps int, timeout time.Duration, restore func(c
 			err := elastic.Run(ctx, pg, c, func(ctx context.Context) error { return w.Loop(ctx, folder, steps) })
 			if ctx.Err() == nil {
 				w.err = err
-				w.hash, _ = w.Hash()
+				w.hash, _ = w.Hash(ctx)
 			}
 		})
 	}
@@ -94,7 +94,7 @@ func hashesOf(t *testing.T, workers []*worker) (hashes []string) {
 // Ranks are lost at different points of a step. The others make the same steps from then on, with the same states.
 func TestRun(t *testing.T) {
 	deaths := map[int]map[job.Phase]int{10: {job.Forward: 3}, 11: {job.Backward: 0}, 20: {job.Optimizer: 1}}
-	hashes := hashesOf(t, train(t, 4, 40, 0, nil, func(w *worker, step int, p job.Phase) {
+	hashes := hashesOf(t, train(t, job.Options{}, 4, 40, 0, nil, func(w *worker, step int, p job.Phase) {
 		if victim, dies := deaths[step][p]; dies && victim == w.number {
 			w.die()
 		}
@@ -108,8 +108,8 @@ func TestRun(t *testing.T) {
 // undisturbed.
 func TestRunAfterATimeout(t *testing.T) {
 	const ranks, steps, stalled = 3, 20, 12
-	want := hashesOf(t, train(t, ranks, steps, 0, nil, func(*worker, int, job.Phase) {}))
-	got := hashesOf(t, train(t, ranks, steps, 0, nil, func(w *worker, step int, p job.Phase) {
+	want := hashesOf(t, train(t, job.Options{}, ranks, steps, 0, nil, func(*worker, int, job.Phase) {}))
+	got := hashesOf(t, train(t, job.Options{}, ranks, steps, 0, nil, func(w *worker, step int, p job.Phase) {
 		switch {
 		case step == steps-1 && w.pg.Epoch() != 2:
 			t.Errorf("worker %d: step %d in epoch %d, want 2", w.number, step, w.pg.Epoch())
@@ -136,7 +136,7 @@ func untilFailed(pg *comm.ProcessGroup) {
 
 // If a rank does not come back, the others wait for it until the timeout, and Run returns an error.
 func TestRunWithoutALateRank(t *testing.T) {
-	for _, w := range train(t, 3, 20, 300*time.Millisecond, nil, func(w *worker, step int, p job.Phase) {
+	for _, w := range train(t, job.Options{}, 3, 20, 300*time.Millisecond, nil, func(w *worker, step int, p job.Phase) {
 		if step == 12 && p == job.Backward && w.number == 1 {
 			untilFailed(w.pg)
 			w.cancel()
@@ -166,24 +166,28 @@ func TestRunWithoutAState(t *testing.T) {
 		}
 	}
 	broken.Add(2)
-	for _, w := range train(t, 3, steps, 0, nil, breakAll) {
+	for _, w := range train(t, job.Options{}, 3, steps, 0, nil, breakAll) {
 		var e *elastic.LostStateError
 		if w.number != 1 && (!errors.As(w.err, &e) || e.Step != lost) {
 			t.Errorf("worker %d: got %v, want that step %d is lost", w.number, w.err, lost)
 		}
 	}
 	restored := make([]int, 3) // by worker: the step
-	restore := func(ctx context.Context, w *worker) error {
+	broken.Add(2)
+	workers := train(t, job.Options{}, 3, steps, 0, restoring(restored), breakAll)
+	if hashes := hashesOf(t, workers); len(hashes) != 2 || hashes[0] != hashes[1] || restored[0] != 15 || restored[2] != 15 {
+		t.Errorf("the states are %v after the restored steps %v, want two equal ones after 15", hashes, restored)
+	}
+}
+
+// restoring returns a function that loads the last checkpoint, and notes its step by worker.
+func restoring(steps []int) func(ctx context.Context, w *worker) error {
+	return func(ctx context.Context, w *worker) error {
 		saver, err := checkpoint.Open(ctx, w.pg, w.folder, nil)
 		if err != nil {
 			return err
 		}
-		restored[w.number], err = saver.Resume(ctx, w.State())
+		steps[w.number], err = saver.Resume(ctx, w.State())
 		return errors.Join(err, saver.Close())
-	}
-	broken.Add(2)
-	workers := train(t, 3, steps, 0, restore, breakAll)
-	if hashes := hashesOf(t, workers); len(hashes) != 2 || hashes[0] != hashes[1] || restored[0] != 15 || restored[2] != 15 {
-		t.Errorf("the states are %v after the restored steps %v, want two equal ones after 15", hashes, restored)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/data"
 	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/ddp/zero"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/testkit/commtest"
@@ -26,15 +27,30 @@ import (
 )
 
 // smooth returns a configuration without random numbers and its model. In float64 it trains with 3 epochs of 50 samples.
-// An epoch has 4 steps. The first three have 16 samples each, the last one has 2.
-func smooth(pg *comm.ProcessGroup, batch int) (*train.Config, *ddp.Model) {
+// An epoch has 4 steps. The first three have 16 samples each, the last one has 2. If isDivided is true, the optimizer's
+// state is divided among the ranks, with copies.
+func smooth(pg *comm.ProcessGroup, batch int, isDivided bool) (*train.Config, *ddp.Model) {
 	autograd.Generator(pg.Device()).Seed(1)
 	wide := &nn.LinearOptions{DType: device.Float64}
-	model := must.New(ddp.New(nn.Sequential(nn.Linear(3, 8, wide), nn.Tanh(), nn.Linear(8, 1, wide)), pg, nil))
+	net := nn.Sequential(nn.Linear(3, 8, wide), nn.Tanh(), nn.Linear(8, 1, wide))
+	sgd := func(params []*nn.Parameter) (*optim.SGD, error) {
+		return optim.NewSGD(params, &optim.SGDOptions{LR: 1, Momentum: 0.9})
+	}
+	var model *ddp.Model
+	var opt optim.Optimizer
+	if isDivided {
+		m, o, err := zero.New(net, pg, sgd, &zero.Options{CopyShards: true})
+		if err != nil {
+			panic(err)
+		}
+		model, opt = m.Model, must.New(optim.NewEMA(net, o, nil))
+	} else {
+		model = must.New(ddp.New(net, pg, nil))
+		opt = must.New(sgd(model.Parameters()))
+	}
 	return &train.Config{
-		Model: model, Epochs: 3, LR: schedule.Linear(0.1, 0.01, 12), ClipNorm: 1,
-		Optimizer: must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1, Momentum: 0.9})),
-		Data:      must.New(data.NewLoader(points(50), pg, &data.LoaderOptions{Batch: batch, GlobalBatch: 16, Shuffle: true})),
+		Model: model, Epochs: 3, LR: schedule.Linear(0.1, 0.01, 12), ClipNorm: 1, Optimizer: opt,
+		Data: must.New(data.NewLoader(points(50), pg, &data.LoaderOptions{Batch: batch, GlobalBatch: 16, Shuffle: true})),
 		Loss: func(b *data.Batch) *autograd.Variable {
 			return nn.MSELoss(model.Forward(autograd.Cast(b.Vars[0], device.Float64)), autograd.Cast(b.Vars[1], device.Float64), nil)
 		},
@@ -55,7 +71,7 @@ func TestGlobalBatch(t *testing.T) {
 	for _, batch := range []int{0, 4, 3, 1} {
 		for n := 1; n <= 4; n++ {
 			commtest.OnGoroutines(t, n, nil, func(pg *comm.ProcessGroup) error {
-				c, model := smooth(pg, batch)
+				c, model := smooth(pg, batch, false)
 				if steps := c.Steps(); steps != 12 {
 					return fmt.Errorf("%d steps with %d ranks, want 12", steps, n)
 				}
@@ -80,7 +96,7 @@ const killed, joined = 5, 10
 
 // lossesOfRanks trains with four ranks. It returns the loss over all samples after each of 12 steps, and the number of
 // ranks. If the ranks change, rank 1 is lost within the sixth step, and another one joins them after the tenth.
-func lossesOfRanks(t *testing.T, change bool) (losses [12]float64, sizes [12]int) {
+func lossesOfRanks(t *testing.T, change, isDivided bool) (losses [12]float64, sizes [12]int) {
 	o := &comm.Options{}
 	backend.Survive(o)
 	var mu sync.Mutex
@@ -88,7 +104,7 @@ func lossesOfRanks(t *testing.T, change bool) (losses [12]float64, sizes [12]int
 	var work func(pg *comm.ProcessGroup, worker int)
 	work = func(pg *comm.ProcessGroup, worker int) {
 		defer pg.Close()
-		c, _ := smooth(pg, 2)
+		c, _ := smooth(pg, 2, isDivided)
 		lossOf := c.Loss
 		c.Loss = func(b *data.Batch) *autograd.Variable {
 			if steps, _ := c.Optimizer.Committed(); change && worker == 1 && steps == killed && b.EndsStep {
@@ -132,10 +148,14 @@ func lossesOfRanks(t *testing.T, change bool) (losses [12]float64, sizes [12]int
 	return losses, sizes
 }
 
-// A run of four ranks that goes on with three and then again with four has the losses of an undisturbed one.
+// A run of four ranks that goes on with three and then again with four has the losses of an undisturbed one, with
+// whole optimizers and with divided ones.
 func TestGlobalBatchOfAGroupThatChanges(t *testing.T) {
-	want, _ := lossesOfRanks(t, false)
-	got, sizes := lossesOfRanks(t, true)
+	want, _ := lossesOfRanks(t, false, false)
+	got, sizes := lossesOfRanks(t, true, false)
+	if divided, _ := lossesOfRanks(t, true, true); !(distance(divided[:], got[:]) < 1e-12) {
+		t.Errorf("with a divided optimizer the losses are %v, else %v", divided, got)
+	}
 	sizes[killed-1] = 0 // the loss may interrupt the evaluation before it on some ranks, and it is then made again
 	if sizes != [12]int{4, 4, 4, 4, 0, 3, 3, 3, 3, 4, 4, 4} {
 		t.Errorf("the steps had %v ranks", sizes)

@@ -220,7 +220,7 @@ func wrap(net nn.Module, pg *comm.ProcessGroup) (trained, optimizer, error) {
 	}
 	opts := ddp.Options{BucketCapMB: *bucket, FirstBucketCapMB: *first}
 	if *sharded {
-		return zero.New(net, pg, sgd, &opts)
+		return zero.New(net, pg, sgd, &zero.Options{Options: opts})
 	}
 	model, err := ddp.New(net, pg, &opts)
 	if err != nil {

@@ -40,23 +40,23 @@ func assemble(ctx context.Context, pg *comm.ProcessGroup, mine []held, visit fun
 		return err
 	}
 	type part struct {
-		span
+		held // without the elements, if they are another rank's
 		rank int
 	}
 	var names []string
 	parts, size := map[string][]part{}, 0
 	for rank, theirs := range all {
-		for _, s := range theirs {
+		for i, s := range theirs {
 			if parts[s.Name] == nil {
 				names = append(names, s.Name)
 			}
-			parts[s.Name] = append(parts[s.Name], part{s, rank})
+			p := part{held{span: s}, rank}
+			if rank == pg.Rank() {
+				p.held = mine[i]
+			}
+			parts[s.Name] = append(parts[s.Name], p)
 			size = max(size, device.Shape(s.Shape).Len()*s.DType.Size())
 		}
-	}
-	held := map[string]device.Tensor{}
-	for _, h := range mine {
-		held[h.Name] = h.t
 	}
 	dev := pg.Device()
 	buf, err := dev.Alloc(size)
@@ -74,7 +74,7 @@ func assemble(ctx context.Context, pg *comm.ProcessGroup, mine []held, visit fun
 			if p.rank != pg.Rank() || p.Lo == p.Hi {
 				continue
 			}
-			if err := dev.Copy(dev.Compute(), flat.Range(p.Lo, p.Hi).Buf, held[name].Buf); err != nil {
+			if err := dev.Copy(dev.Compute(), flat.Range(p.Lo, p.Hi).Buf, p.t.Buf); err != nil {
 				pg.Abort(err) // the other ranks would take incomplete data for the whole tensor
 				return fmt.Errorf("%s: %w", name, err)
 			}

@@ -11,8 +11,10 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/capture"
+	"github.com/goddp/goddp/internal/gradsink"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 	"github.com/goddp/goddp/profile"
@@ -21,46 +23,96 @@ import (
 // Optimizer makes the steps of a [Model]. On each rank an optimizer of type O updates the shards of
 // that rank. One goroutine drives it. Other goroutines may call Committed.
 type Optimizer[O Local] struct {
-	shards *shards
-	local  O
-	last   map[*nn.Parameter]*bucket // by part: the bucket in which this part is updated last
-	rest   []*nn.Parameter           // the parts that local does not optimize
-	whole  []*autograd.Variable      // the parameters of the parts that local optimizes
+	shards   *shards
+	model    *ddp.Model
+	newLocal func(params []*nn.Parameter) (O, error)
+	locals[O]
+	lr        *float64 // the argument of SetLR; nil: none
+	committed func()   // see OnCommit
 
-	mu      sync.Mutex
-	gathers []*comm.Work // the gathers of the last step
-	updated int          // the number of steps whose updates this rank has enqueued completely
+	mu           sync.Mutex
+	gathers      []*comm.Work // the gathers of the last step
+	updated      int          // the number of steps whose updates this rank has enqueued completely
+	isCatchingUp bool         // within catchUp
 }
 
-func newOptimizer[O Local](s *shards, local O) (*Optimizer[O], error) {
-	o := &Optimizer[O]{shards: s, local: local, last: map[*nn.Parameter]*bucket{}}
+// locals are the optimizers of one layout.
+type locals[O Local] struct {
+	local O
+	state []kept                    // the state of local
+	last  map[*nn.Parameter]*bucket // by part: the bucket in which this part is updated last
+	rest  []*nn.Parameter           // the parts that local does not optimize
+	whole []*autograd.Variable      // the parameters of the parts that local optimizes
+
+	copy    O    // makes the updates of the copied shards; undefined without copies
+	isStale bool // the copies lack a state that was loaded
+}
+
+// build makes the optimizers of the present layout, and allocates their state.
+func (o *Optimizer[O]) build() (err error) {
+	s := o.shards
+	for _, p := range slices.Concat(s.parts, s.copied) {
+		gradsink.Set(p.local.Var(), (*gradient)(p), gradsink.Of(p.Var()).State)
+	}
+	if err := s.divideMasters(); err != nil {
+		return err
+	}
+	l := locals[O]{last: map[*nn.Parameter]*bucket{}}
+	if l.local, err = o.newLocal(parametersOf(s.parts)); err != nil {
+		return err
+	}
 	parts := map[*nn.Parameter]*part{}
 	for _, p := range s.parts {
 		parts[p.local] = p
 	}
 	ends := make([]*nn.Parameter, len(s.buckets))
-	for _, p := range local.Parameters() {
+	for _, p := range l.local.Parameters() {
 		part := parts[p]
 		if part == nil {
-			return nil, fmt.Errorf("newLocal returned an optimizer of parameter %q, which was not among newLocal's arguments", p.Name())
+			return fmt.Errorf("newLocal returned an optimizer of parameter %q, which was not among newLocal's arguments", p.Name())
 		}
 		ends[part.bucket] = p
-		o.whole = append(o.whole, part.Var())
+		l.whole = append(l.whole, part.Var())
 		delete(parts, p)
 	}
-	o.rest = slices.Collect(maps.Keys(parts))
+	l.rest = slices.Collect(maps.Keys(parts))
 	for i, p := range ends {
 		if p != nil {
-			o.last[p] = &s.buckets[i]
+			l.last[p] = &s.buckets[i]
 		}
 	}
-	local.SetStepHook((*stepHook[O])(o))
-	return o, nil
+	l.local.SetStepHook((*stepHook[O])(o))
+	if l.state, err = keptOf(l.local, s.parts); err != nil {
+		return err
+	}
+	if s.copied != nil {
+		if l.copy, err = o.newLocal(parametersOf(s.copied)); err != nil {
+			return err
+		}
+		if _, err = keptOf(l.copy, s.copied); err != nil {
+			return err
+		}
+	}
+	o.locals = l
+	if o.lr != nil {
+		o.SetLR(*o.lr)
+	}
+	return nil
 }
 
-// Local returns the optimizer of this rank's shards. The program may change its options, which must
-// be the same on all ranks.
+// Local returns the optimizer of this rank's shards. The program may change its options, which must be the same on all
+// ranks. After a change of the ranks ([Optimizer.Regroup]) Local returns another one, with the options that newLocal
+// sets. With Options.CopyShards use Locals.
 func (o *Optimizer[O]) Local() O { return o.local }
+
+// Locals returns the optimizers that make this rank's updates: Local, and with copies of shards the one that updates
+// them, which must have the same options.
+func (o *Optimizer[O]) Locals() []O {
+	if o.shards.copied == nil {
+		return []O{o.local}
+	}
+	return []O{o.local, o.copy}
+}
 
 // Group returns the group of the ranks that share the state. These ranks must agree on a step. Within
 // [Model.Join] Group waits for the outcome of the last pass, and returns nil if all ranks skip the
@@ -80,24 +132,41 @@ func (o *Optimizer[O]) Parameters() []*nn.Parameter { return o.local.Parameters(
 // ZeroGrad zeroes the gradients of all parameters. This includes parameters that are not optimized, because their
 // gradients are reduced to shards too.
 func (o *Optimizer[O]) ZeroGrad() {
+	o.shards.prepared = nil
 	o.local.ZeroGrad()
 	for _, p := range o.rest {
 		p.Var().ZeroGrad()
 	}
 }
 
-// SetLR sets the learning rate of the local optimizer on this rank. It panics if the local
-// optimizer is not an [optim.LRSetter].
-func (o *Optimizer[O]) SetLR(lr float64) { any(o.local).(optim.LRSetter).SetLR(lr) }
-
-// KeepLR stores the learning rates of the local optimizer's groups, and returns a function that restores them. That
-// function does nothing if the local optimizer is not an [optim.LRKeeper].
-func (o *Optimizer[O]) KeepLR() (restore func()) {
-	if k, ok := any(o.local).(optim.LRKeeper); ok {
-		return k.KeepLR()
+// SetLR sets the learning rate of the local optimizers on this rank. It panics if they are not [optim.LRSetter]s.
+func (o *Optimizer[O]) SetLR(lr float64) {
+	o.lr = &lr
+	for _, l := range o.Locals() {
+		any(l).(optim.LRSetter).SetLR(lr)
 	}
-	return func() {}
 }
+
+// KeepLR stores the learning rates of the local optimizers' groups, and returns a function that restores them. That
+// function does nothing if they are not [optim.LRKeeper]s.
+func (o *Optimizer[O]) KeepLR() (restore func()) {
+	before, restores := o.lr, []func(){}
+	for _, l := range o.Locals() {
+		if k, ok := any(l).(optim.LRKeeper); ok {
+			restores = append(restores, k.KeepLR())
+		}
+	}
+	return func() {
+		o.lr = before
+		for _, restore := range restores {
+			restore()
+		}
+	}
+}
+
+// OnCommit sets the function that is called when this rank has made the updates of a step; nil: none. See
+// [optim.SGD.OnCommit].
+func (o *Optimizer[O]) OnCommit(f func()) { o.committed = f }
 
 // ClipGradNorm is [optim.ClipGradNorm] for the gradients of the whole model. All ranks call it
 // after the same backward passes; within [Model.Join], call it in JoinOptions.Step. It sets opts.Total. An error
@@ -146,11 +215,30 @@ func (o *Optimizer[O]) StepScaled(s optim.Scaled) error {
 	if r := capture.Of(o.shards.pg.Device()); r != nil {
 		return o.capture(r, s)
 	}
-	err := o.local.StepScaled(s)
+	if o.shards.pg.Survives() && !o.shards.skipped() {
+		if err := o.prepare(s); err != nil {
+			steps, _ := o.local.Committed()
+			return fmt.Errorf("zero: step %d: %w", steps+1, err)
+		}
+	}
+	err := o.update(s)
 	if errors.As(err, new(*optim.InconsistentError)) {
 		o.shards.pg.Abort(err) // the other ranks may wait for this rank's shards
 	}
 	return err
+}
+
+// update makes the updates of a step, first those of the copied shards.
+func (o *Optimizer[O]) update(s optim.Scaled) error {
+	if o.hasCopies() {
+		if err := o.shards.refreshCopies(); err != nil {
+			return err
+		}
+		if err := o.copy.StepScaled(s); err != nil {
+			return err
+		}
+	}
+	return o.local.StepScaled(s)
 }
 
 // begin prepares a step. It returns an error if a gather of the last step has failed.
@@ -172,8 +260,11 @@ func (o *Optimizer[O]) Capturable() any { return o }
 // that no update was skipped, as a step that is not captured does. So a replay on one rank and an uncaptured step
 // on another rank start the same gathers.
 func (o *Optimizer[O]) capture(r *capture.Step, s optim.Scaled) error {
-	if !capture.IsCapturable(o.local) {
+	switch {
+	case !capture.IsCapturable(o.local):
 		return r.Refuse("%T does not take part in captured steps", o.local)
+	case o.shards.pg.Survives():
+		return r.Refuse("in a job that survives the loss of ranks, ddp/zero waits for all ranks before the updates")
 	}
 	r.Before(o.begin)
 	if err := o.local.StepScaled(s); err != nil {
@@ -212,7 +303,7 @@ func (o *Optimizer[O]) Committed() (steps int, whole bool) {
 // knows its place in the whole tensor ([nn.Buffer.Span]). Names are like "NAME.velocity". Gather collects
 // the state of all ranks.
 func (o *Optimizer[O]) State() ([]*nn.Buffer, error) {
-	state, err := o.kept()
+	state, err := keptOf(o.local, o.shards.parts)
 	if err != nil {
 		return nil, err
 	}
@@ -239,6 +330,7 @@ func (o *Optimizer[O]) BeginLoad() {
 func (o *Optimizer[O]) EndLoad(steps int) {
 	o.reset(steps)
 	o.local.EndLoad(steps)
+	o.isStale = true
 }
 
 // SwapParameters announces that the program replaces the values of the parameters until it calls
@@ -249,20 +341,6 @@ func (o *Optimizer[O]) reset(steps int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.gathers, o.updated = nil, steps
-}
-
-// updates returns the number of steps that this rank's shards have made, and whether the shards are
-// exactly the result of these steps. It ignores failed gathers.
-func (o *Optimizer[O]) updates() (steps int, whole bool) {
-	if steps, whole = o.local.Committed(); whole {
-		return steps, true
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.updated > steps {
-		return o.updated, true
-	}
-	return steps, false
 }
 
 // stepHook implements optim.StepHook for an Optimizer, without exporting the methods.
@@ -292,6 +370,12 @@ func (t *stepHook[O]) Complete() error {
 	o.mu.Lock()
 	o.updated, o.gathers = steps+1, o.gathers[:0]
 	o.mu.Unlock()
+	if o.isCatchingUp { // no other rank gathers
+		return nil
+	}
+	if o.committed != nil {
+		o.committed() // before the gathers, because a job that survives their failure goes on after this step
+	}
 	trace := profile.Of(o.shards.pg.Device())
 	works := make([]*comm.Work, len(o.shards.buckets))
 	for i := range o.shards.buckets {

@@ -1,7 +1,9 @@
 package zero
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
@@ -10,25 +12,45 @@ import (
 	"github.com/goddp/goddp/internal/capture"
 	"github.com/goddp/goddp/internal/gradsink"
 	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
 )
 
 // shards divides the buckets of a model among the ranks. As a reducer.Hook it reduce-scatters the
 // gradients. It also observes the backward passes of the model.
 type shards struct {
-	pg         *comm.ProcessGroup
-	module     nn.Model
-	buckets    []bucket
-	parts      []*part
-	hasReduced bool          // a pass was reduced, and none has started since
-	capturing  *capture.Step // the step that is being captured and has made a pass; else nil
-	join       joining
+	pg     *comm.ProcessGroup
+	module nn.Model
+	layout
+	copies       bool          // Options.CopyShards
+	isRegrouping bool          // within Optimizer.Regroup
+	hasReduced   bool          // a pass was reduced, and none has started since
+	prepared     *optim.Scaled // the step for which this rank has all that it needs; nil: none
+	capturing    *capture.Step // the step that is being captured and has made a pass; else nil
+	join         joining
 }
+
+// layout is the memory of the parameters, and the parts that a rank has of it. It depends on the rank and the size of
+// the group.
+type layout struct {
+	rank, size int
+	buckets    []bucket
+	parts      []*part // of this rank's shards
+	copied     []*part // of the shards of the rank before, of which this rank keeps copies; nil: none
+}
+
+// before returns the rank whose shards this rank copies.
+func (l *layout) before() int { return (l.rank + l.size - 1) % l.size }
+
+// after returns the rank that copies this rank's shards.
+func (l *layout) after() int { return (l.rank + 1) % l.size }
 
 // bucket is a bucket of parameters. Its layout is that of the bucket with their gradients.
 type bucket struct {
 	name  string
 	flat  device.Tensor
 	shard device.Tensor // this rank's shard of flat
+	copy  device.Tensor // a copy of the shard of the rank before; the zero Tensor if there is none
+	grads device.Tensor // the bucket of gradients
 	done  device.Event  // the event after the updates of the current step; nil: the end of all work enqueued so far
 }
 
@@ -40,21 +62,23 @@ type part struct {
 	bucket        int
 }
 
-// shard returns this rank's shard of a bucket.
-func shard(pg *comm.ProcessGroup, flat device.Tensor) device.Tensor {
-	n := flat.Len() / pg.Size()
-	return flat.Range(pg.Rank()*n, (pg.Rank()+1)*n)
+// shard returns a rank's shard of a bucket.
+func (l *layout) shard(flat device.Tensor, rank int) device.Tensor {
+	n := flat.Len() / l.size
+	return flat.Range(rank*n, (rank+1)*n)
 }
 
 // Reduce reduce-scatters the bucket, so that this rank gets the averages of its shard.
 func (s *shards) Reduce(b reducer.GradBucket) reducer.Reduction {
 	s.hasReduced, s.join.owesStep = true, s.join.isActive
-	return s.pg.With(&comm.CallOptions{Name: b.Name, After: b.After}).ReduceScatter(shard(s.pg, b.Flat), b.Flat, b.Op)
+	return s.pg.With(&comm.CallOptions{Name: b.Name, After: b.After}).ReduceScatter(s.shard(b.Flat, s.rank), b.Flat, b.Op)
 }
 
 // Place moves the parameters into buckets with the layout of their gradients' buckets.
 func (s *shards) Place(buckets []reducer.GradBucket) error {
-	byName := map[string]*nn.Parameter{}
+	s.layout = layout{rank: s.pg.Rank(), size: s.pg.Size()}
+	hasCopies := s.copies && s.size > 1 && s.pg.Survives()
+	dev, byName := s.pg.Device(), map[string]*nn.Parameter{}
 	for _, p := range s.module.Parameters() {
 		if byName[p.Name()] != nil {
 			return fmt.Errorf("two parameters are named %q, so their states would have the same names", p.Name())
@@ -67,9 +91,14 @@ func (s *shards) Place(buckets []reducer.GradBucket) error {
 		if err != nil {
 			return fmt.Errorf("parameters of %s: %w", g.Name, err)
 		}
-		b := bucket{name: g.Name, flat: device.NewTensor(buf, dt, g.Flat.Len())}
-		b.shard = shard(s.pg, b.flat)
-		first := s.pg.Rank() * b.shard.Len()
+		b := bucket{name: g.Name, flat: device.NewTensor(buf, dt, g.Flat.Len()), grads: g.Flat}
+		b.shard = s.shard(b.flat, s.rank)
+		if hasCopies {
+			if buf, err = s.pg.Alloc(b.shard.Bytes()); err != nil {
+				return fmt.Errorf("a copy of a shard of %s: %w", g.Name, err)
+			}
+			b.copy = device.NewTensor(buf, dt, b.shard.Len())
+		}
 		for k, p := range g.Params {
 			at := int(g.Grads[k].Buf.Addr()-g.Flat.Buf.Addr()) / g.Flat.DType.Size()
 			n := g.Grads[k].Len()
@@ -80,26 +109,30 @@ func (s *shards) Place(buckets []reducer.GradBucket) error {
 			if err := whole.Var().MoveTo(b.flat.Range(at, at+n)); err != nil {
 				return fmt.Errorf("moving %s: %w", p.Name, err)
 			}
-			lo := min(max(first-at, 0), n)
-			hi := max(min(first+b.shard.Len()-at, n), lo)
-			s.parts = append(s.parts, newPart(s.pg.Device(), whole, lo, hi, i))
+			s.parts = append(s.parts, newPart(dev, whole, i, at, b.shard, s.rank))
+			if hasCopies {
+				s.copied = append(s.copied, newPart(dev, whole, i, at, b.copy, s.before()))
+			}
 		}
 		s.buckets = append(s.buckets, b)
 	}
 	return nil
 }
 
-func newPart(dev device.Device, whole *nn.Parameter, lo, hi, bucket int) *part {
-	p := &part{Parameter: whole, lo: lo, hi: hi, bucket: bucket}
-	v := autograd.FromTensor(dev, whole.Var().Tensor().Flat().Range(lo, hi))
-	p.local = nn.NewPart(whole, v)
-	return p
+// newPart returns the part of a parameter that begins at element `at` of a bucket. mem is the shard of the given rank.
+func newPart(dev device.Device, whole *nn.Parameter, bucket, at int, mem device.Tensor, rank int) *part {
+	n, first := whole.Var().Tensor().Len(), rank*mem.Len()
+	lo := min(max(first-at, 0), n)
+	hi := max(min(first+mem.Len()-at, n), lo)
+	start := min(max(at+lo-first, 0), mem.Len()) // of an empty part too it is within the shard
+	v := autograd.FromTensor(dev, mem.Range(start, start+hi-lo))
+	return &part{Parameter: whole, local: nn.NewPart(whole, v), lo: lo, hi: hi, bucket: bucket}
 }
 
-// divideMasters copies to each part its elements of the whole parameter's master, and frees the whole master.
+// divideMasters copies to each part its elements of the whole parameter's master, and frees the whole masters.
 func (s *shards) divideMasters() error {
 	dev := s.pg.Device()
-	for _, p := range s.parts {
+	for _, p := range slices.Concat(s.parts, s.copied) {
 		whole := p.Master()
 		if whole == nil {
 			continue
@@ -113,15 +146,17 @@ func (s *shards) divideMasters() error {
 			return fmt.Errorf("allocating this rank's part of the master weights of %s: %w", p.Name(), err)
 		}
 		p.local.SetMaster(mine)
+	}
+	for _, p := range s.parts {
 		p.SetMaster(nil)
 	}
 	return nil
 }
 
-// locals returns the parts as parameters for the local optimizer.
-func (s *shards) locals() []*nn.Parameter {
+// parametersOf returns parts as parameters for a local optimizer.
+func parametersOf(parts []*part) []*nn.Parameter {
 	var params []*nn.Parameter
-	for _, p := range s.parts {
+	for _, p := range parts {
 		params = append(params, p.local)
 	}
 	return params
@@ -131,6 +166,7 @@ func (s *shards) locals() []*nn.Parameter {
 // reduced to shards.
 func (s *shards) BeginBackward(func(*autograd.Variable) bool) {
 	s.capture()
+	s.prepared = nil
 	if !s.hasReduced {
 		return
 	}
@@ -144,6 +180,14 @@ func (s *shards) BeginBackward(func(*autograd.Variable) bool) {
 
 // Stateless returns true: each pass reduces its gradients in the same way.
 func (s *shards) Stateless() bool { return true }
+
+// CanRegroup returns an error unless Optimizer.Regroup regroups the model.
+func (s *shards) CanRegroup() error {
+	if s.isRegrouping {
+		return nil
+	}
+	return errors.New("the optimizer's state is divided among the ranks (ddp/zero): want Regroup of its optimizer")
+}
 
 // Divided returns true: in the gradients of whole parameters, only this rank's shard holds averages.
 func (s *shards) Divided() bool { return true }

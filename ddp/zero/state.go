@@ -38,14 +38,14 @@ func (k kept) of(whole device.Tensor) device.Tensor {
 	return whole.Flat().Range(k.part.lo, k.part.hi)
 }
 
-// kept returns the local optimizer's state.
-func (o *Optimizer[O]) kept() ([]kept, error) {
-	state, err := o.local.State()
+// keptOf returns the state of a local optimizer of parts.
+func keptOf(local Local, of []*part) ([]kept, error) {
+	state, err := local.State()
 	if err != nil {
 		return nil, err
 	}
 	parts := map[string]*part{}
-	for _, p := range o.shards.parts {
+	for _, p := range of {
 		parts[p.Name()] = p
 	}
 	var all []kept
@@ -82,9 +82,9 @@ func names(state []kept) []string {
 	return all
 }
 
-// held returns this rank's part of the state.
-func (o *Optimizer[O]) held() ([]held, error) {
-	state, err := o.kept()
+// heldBy returns the state of a local optimizer of the parts of a rank's shards. Single numbers are rank 0's.
+func heldBy(local Local, parts []*part, rank int) ([]held, error) {
+	state, err := keptOf(local, parts)
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +94,7 @@ func (o *Optimizer[O]) held() ([]held, error) {
 		switch {
 		case len(k.Shape()) > 0:
 			s.Lo, s.Hi = k.part.lo, k.part.hi
-		case o.shards.pg.Rank() == 0:
+		case rank == 0:
 			s.Hi = 1
 		}
 		mine = append(mine, held{s, k.Var().Tensor()})
@@ -110,7 +110,7 @@ func (o *Optimizer[O]) held() ([]held, error) {
 // error.
 func (o *Optimizer[O]) Gather(ctx context.Context, visit func(name string, whole device.Tensor) error) error {
 	defer runtime.KeepAlive(o) // owns the memory of mine; the program may not refer to o after this call
-	mine, err := o.held()
+	mine, err := heldBy(o.local, o.shards.parts, o.shards.rank)
 	if err := comm.Agree(ctx, o.shards.pg, err); err != nil {
 		return fmt.Errorf("zero: gathering the state: %w", err)
 	}
@@ -126,7 +126,7 @@ func (o *Optimizer[O]) Gather(ctx context.Context, visit func(name string, whole
 // fit, Load returns an [*nn.StateError] and changes nothing. After any other error, such as a
 // device error, the state is inconsistent.
 func (o *Optimizer[O]) Load(ctx context.Context, steps int, state map[string]*autograd.Variable) error {
-	mine, err := o.kept()
+	mine, err := keptOf(o.local, o.shards.parts)
 	if err != nil {
 		return fmt.Errorf("zero: %w", err)
 	}

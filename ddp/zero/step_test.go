@@ -85,7 +85,7 @@ func TestAccumulatedThenUnused(t *testing.T) {
 }
 
 // Parameters that the local optimizer leaves out do not change, and do not prevent the others from being trained. A step
-// increases the version of each parameter but those, and a recovery that of each, with shards and without.
+// increases the version of each parameter but those, and Regroup that of each, with shards and without.
 func TestParametersThatAreNotOptimized(t *testing.T) {
 	onBoth(t, func(pg *comm.ProcessGroup) error {
 		some := func(ps []*nn.Parameter) (Local, error) {
@@ -109,12 +109,12 @@ func TestParametersThatAreNotOptimized(t *testing.T) {
 				}
 			}
 			if w.zero != nil {
-				if _, _, err := Recover(net, pg, w.zero, some, small); err != nil {
-					return nil, err
+				if hasState, err := w.zero.Regroup(pg.Context(), comm.Membership{Steps: 4}); !hasState || err != nil {
+					return nil, fmt.Errorf("has the state: %v, %w", hasState, err)
 				}
 				for i, now := range versions(net) {
 					if now <= after[i] {
-						return nil, fmt.Errorf("parameter %d is at version %d after a recovery, and was at %d", i, now, after[i])
+						return nil, fmt.Errorf("parameter %d is at version %d after Regroup, and was at %d", i, now, after[i])
 					}
 				}
 			}

@@ -1,13 +1,13 @@
 package zero
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/ddp/internal/buckets"
-	"github.com/goddp/goddp/internal/gradsink"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -35,27 +35,32 @@ type Model struct {
 	step   func() error // the Step of the optimizer
 }
 
+// Options are the options of [New]. The zero value is the default. They are the same on every rank.
+type Options struct {
+	ddp.Options // Hook must be nil
+	// CopyShards makes each rank also keep a copy of the optimizer's state for the shards of the rank before it, so
+	// that the loss of one rank loses no state: see the package documentation. It doubles the memory of the state, and
+	// the time of updates. It has no effect unless the job survives the loss of ranks.
+	CopyShards bool
+}
+
 // New wraps a module as [ddp.New] does, and calls newLocal to make the optimizer of this rank's
 // shards. newLocal gets the parts of all parameters that require a gradient, with the names and
 // shapes of the whole parameters, so that it can form parameter groups in the usual way. Parameters
 // that newLocal leaves out are not optimized. New allocates the state. All ranks call New, in the same
-// order as their other collectives.
-func New[O Local](module nn.Model, pg *comm.ProcessGroup, newLocal func(params []*nn.Parameter) (O, error), opts *ddp.Options) (*Model, *Optimizer[O], error) {
+// order as their other collectives. newLocal is called again for copies of shards, and after a change of the ranks.
+func New[O Local](module nn.Model, pg *comm.ProcessGroup, newLocal func(params []*nn.Parameter) (O, error), opts *Options) (*Model, *Optimizer[O], error) {
 	if pg == nil {
 		return nil, nil, fmt.Errorf("zero: %w", comm.ErrNoGroup)
 	}
-	m, o, err := wrap(pg.Context(), module, pg, newLocal, opts)
+	m, o, err := wrap(pg.Context(), module, pg, newLocal, *cmp.Or(opts, &Options{}))
 	if err != nil {
 		return nil, nil, fmt.Errorf("zero: %w", err)
 	}
 	return m, o, nil
 }
 
-func wrap[O Local](ctx context.Context, module nn.Model, pg *comm.ProcessGroup, newLocal func([]*nn.Parameter) (O, error), opts *ddp.Options) (*Model, *Optimizer[O], error) {
-	var with ddp.Options
-	if opts != nil {
-		with = *opts
-	}
+func wrap[O Local](ctx context.Context, module nn.Model, pg *comm.ProcessGroup, newLocal func([]*nn.Parameter) (O, error), with Options) (*Model, *Optimizer[O], error) {
 	var err error
 	if with.Hook != nil {
 		err = fmt.Errorf("Options.Hook is %T, but zero reduces gradients to shards with its own hook", with.Hook)
@@ -63,31 +68,19 @@ func wrap[O Local](ctx context.Context, module nn.Model, pg *comm.ProcessGroup, 
 	if err := comm.Agree(ctx, pg, err); err != nil {
 		return nil, nil, err
 	}
-	s := &shards{pg: pg, module: module}
+	s := &shards{pg: pg, module: module, copies: with.CopyShards}
 	with.Hook = s
-	model, err := ddp.New(module, pg, &with)
+	model, err := ddp.New(module, pg, &with.Options)
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, p := range s.parts {
-		gradsink.Set(p.local.Var(), (*gradient)(p), gradsink.Of(p.Var()).State)
-	}
-	var o *Optimizer[O]
-	var state []kept
-	var local O
-	if err = s.divideMasters(); err == nil {
-		local, err = newLocal(s.locals())
-	}
-	if err == nil {
-		o, err = newOptimizer(s, local)
-	}
-	if err == nil {
-		state, err = o.kept() // allocated here, where all ranks agree on an error: later a single rank could run out of memory
-	}
+	o := &Optimizer[O]{shards: s, model: model, newLocal: newLocal}
+	err = o.build() // allocates the state, because all ranks agree on an error here: later a single rank could run out of memory
 	if err := comm.Agree(ctx, pg, err); err != nil {
 		return nil, nil, err
 	}
-	if err := buckets.Verify(ctx, pg, buckets.Listed("optimizer state", names(state))); err != nil {
+	lists := []buckets.List{buckets.Listed("optimizer state", names(o.state)), {What: "option", Items: []string{fmt.Sprint("CopyShards ", s.copies)}}}
+	if err := buckets.Verify(ctx, pg, lists...); err != nil {
 		return nil, nil, err
 	}
 	return &Model{model, s, o.Step}, o, nil

@@ -2,6 +2,7 @@ package zero
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -87,7 +88,7 @@ type wrapped struct {
 
 // divided wraps a module with shards.
 func divided(net nn.Module, pg *comm.ProcessGroup, make maker, opts *ddp.Options) (w wrapped, err error) {
-	model, opt, err := New(net, pg, make, opts)
+	model, opt, err := New(net, pg, make, &Options{Options: *cmp.Or(opts, &ddp.Options{})})
 	if err != nil {
 		return w, err
 	}

@@ -211,7 +211,7 @@ func distribute(net *gpt, pg *comm.ProcessGroup) (*ddp.Model, optim.Optimizer, e
 	}
 	o := &ddp.Options{BucketCapMB: *bucket}
 	if *sharded {
-		model, opt, err := zero.New(net, pg, newLocal, o)
+		model, opt, err := zero.New(net, pg, newLocal, &zero.Options{Options: *o})
 		if err != nil {
 			return nil, nil, err
 		}

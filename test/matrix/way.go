@@ -44,7 +44,7 @@ func (w way) train(ctx context.Context, j *job, r recipe) (*outcome, error) {
 	}
 	var join func(f func() error) error
 	if w.usesZeRO {
-		m, opt, err := zero.New(net, j.ProcessGroup, r.optimizer, o)
+		m, opt, err := zero.New(net, j.ProcessGroup, r.optimizer, &zero.Options{Options: *o})
 		if err != nil {
 			return nil, err
 		}

@@ -224,7 +224,7 @@ const enough = 20
 // target returns a phase in which too few workers were killed so far, or a random one.
 func (c *campaign) target() job.Phase {
 	first, n := job.Join, job.Phases
-	if *ranks == 2 { // a second death could take the last state
+	if *ranks == 2 || how.Zero { // a second death could take the last state
 		first, n = job.Forward, job.Regroup-job.Forward
 	}
 	p := job.Phase(c.random.IntN(int(n)))

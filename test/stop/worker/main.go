@@ -64,7 +64,7 @@ func train(ctx context.Context) error {
 	var opt optimizer
 	var uneven func(f func() error) error
 	if *sharded {
-		z, o, err := zero.New(net, pg, adamW, &ddp.Options{BucketCapMB: 0.002})
+		z, o, err := zero.New(net, pg, adamW, &zero.Options{Options: ddp.Options{BucketCapMB: 0.002}})
 		if err != nil {
 			return err
 		}

@@ -9,7 +9,9 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 
 	"github.com/goddp/goddp/autograd"
@@ -17,6 +19,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/data"
 	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/ddp/zero"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/metrics"
 	"github.com/goddp/goddp/nn"
@@ -33,17 +36,21 @@ const (
 type Options struct {
 	BFloat16 bool // the parameters are bfloat16, with masters; only on a GPU
 	Captured bool // steps are captured
+	Zero     bool // the optimizer's state is divided among the ranks
+	Copies   bool // with Zero, each rank keeps a copy of another one's shards
 }
 
 // Define defines the command-line flags that set the options.
 func (o *Options) Define() {
 	flag.BoolVar(&o.BFloat16, "bf16", false, "train in bfloat16, on a GPU")
 	flag.BoolVar(&o.Captured, "captured", false, "capture steps, on a GPU")
+	flag.BoolVar(&o.Zero, "zero", false, "divide the optimizer's state among the ranks (ddp/zero)")
+	flag.BoolVar(&o.Copies, "copies", true, "with -zero, keep copies of the shards")
 }
 
 // Args returns the command line that sets the options.
 func (o Options) Args() []string {
-	return []string{fmt.Sprintf("-bf16=%v", o.BFloat16), fmt.Sprintf("-captured=%v", o.Captured)}
+	return []string{fmt.Sprintf("-bf16=%v", o.BFloat16), fmt.Sprintf("-captured=%v", o.Captured), fmt.Sprintf("-zero=%v", o.Zero), fmt.Sprintf("-copies=%v", o.Copies)}
 }
 
 // Job is a small model with everything that a step changes: buffers, random numbers, an optimizer's state.
@@ -51,9 +58,10 @@ type Job struct {
 	o      Options
 	pg     *comm.ProcessGroup
 	Model  *ddp.Model
-	Opt    *optim.AdamW
+	Opt    optim.Optimizer
 	Loader *data.Loader
 	eval   *data.Loader
+	gather func(ctx context.Context, visit func(name string, whole device.Tensor) error) error // of a divided state; nil: the state is whole
 	// Phase and Committed, if they are set, are called when a phase begins, and after each step.
 	Phase     func(Phase)
 	Committed func(step int, loss float32)
@@ -87,10 +95,22 @@ func New(pg *comm.ProcessGroup, o Options) (*Job, error) {
 			return nil, err
 		}
 	}
-	if j.Model, err = ddp.New(net, pg, &ddp.Options{BucketCapMB: 0.01, FirstBucketCapMB: 0.01}); err != nil {
+	ddpOptions := ddp.Options{BucketCapMB: 0.01, FirstBucketCapMB: 0.01}
+	adamW := func(params []*nn.Parameter) (*optim.AdamW, error) {
+		return optim.NewAdamW(params, &optim.AdamWOptions{LR: 1e-3, MasterWeights: o.BFloat16})
+	}
+	if o.Zero {
+		model, opt, err := zero.New(net, pg, adamW, &zero.Options{Options: ddpOptions, CopyShards: o.Copies})
+		if err != nil {
+			return nil, err
+		}
+		j.Model, j.Opt, j.gather = model.Model, opt, opt.Gather
+		return j, nil
+	}
+	if j.Model, err = ddp.New(net, pg, &ddpOptions); err != nil {
 		return nil, err
 	}
-	j.Opt, err = optim.NewAdamW(j.Model.Parameters(), &optim.AdamWOptions{LR: 1e-3, MasterWeights: o.BFloat16})
+	j.Opt, err = adamW(j.Model.Parameters())
 	return j, err
 }
 
@@ -157,28 +177,44 @@ func (j *Job) Loop(ctx context.Context, folder string, until int) (err error) {
 	}
 }
 
-// Hash returns the hashes of the parameters, the buffers, the optimizer's state and the random generator.
-func (j *Job) Hash() (string, error) {
-	kept, err := j.Opt.State()
-	if err != nil {
-		return "", err
+// Hash returns the hashes of the parameters, the buffers, the optimizer's state and the random generator. If the state
+// is divided, all ranks call it.
+func (j *Job) Hash(ctx context.Context) (string, error) {
+	var parts [3]map[string][]byte
+	for i := range parts {
+		parts[i] = map[string][]byte{}
 	}
-	parts := make([][]device.Tensor, 3)
+	add := func(part int, name string, t device.Tensor) error {
+		h := sha256.New()
+		err := j.write(h, t)
+		parts[part][name] = h.Sum(nil)
+		return err
+	}
+	var err error
 	for _, p := range j.Model.Parameters() {
-		parts[0] = append(parts[0], p.Var().Tensor())
+		err = errors.Join(err, add(0, p.Name(), p.Var().Tensor()))
 	}
-	for i, buffers := range [][]*nn.Buffer{j.Model.Buffers(), kept} {
-		for _, b := range buffers {
-			parts[1+i] = append(parts[1+i], b.Var().Tensor())
+	for _, b := range j.Model.Buffers() {
+		err = errors.Join(err, add(1, b.Name(), b.Var().Tensor()))
+	}
+	gather := j.gather
+	if gather == nil {
+		gather = func(_ context.Context, visit func(name string, whole device.Tensor) error) error {
+			kept, err := j.Opt.State()
+			for _, b := range kept {
+				err = errors.Join(err, visit(b.Name(), b.Var().Tensor()))
+			}
+			return err
 		}
 	}
+	if err := errors.Join(err, gather(ctx, func(name string, whole device.Tensor) error { return add(2, name, whole) })); err != nil {
+		return "", err
+	}
 	var text strings.Builder
-	for _, tensors := range parts {
+	for _, hashes := range parts {
 		h := sha256.New()
-		for _, t := range tensors {
-			if err := j.write(h, t); err != nil {
-				return "", err
-			}
+		for _, name := range slices.Sorted(maps.Keys(hashes)) {
+			h.Write(hashes[name])
 		}
 		fmt.Fprintf(&text, "%x-", h.Sum(nil)[:4])
 	}

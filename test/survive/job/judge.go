@@ -204,7 +204,7 @@ func (p *repetition) rank(pg *comm.ProcessGroup, e *epoch, until int) error {
 	if err := j.Loader.Resume(at); err != nil {
 		return err
 	}
-	if hash, err := j.Hash(); err != nil || hash != e.hash() {
+	if hash, err := j.Hash(ctx); err != nil || hash != e.hash() {
 		return fmt.Errorf("step %d: the state is %s, %v, want %s", e.step, hash, err, e.hash())
 	}
 	var differ error

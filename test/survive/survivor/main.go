@@ -78,7 +78,7 @@ func run(ctx context.Context) error {
 	slot.Enter(job.Join)
 	// logState begins what the log says about an epoch.
 	logState := func() error {
-		hash, err := j.Hash()
+		hash, err := j.Hash(ctx)
 		step, _ := j.Opt.Committed()
 		fmt.Fprintf(log, "epoch %d rank %d of %d step %d hash %s %s\n", epoch, pg.Rank(), pg.Size(), step, hash, resources())
 		return err
