@@ -44,7 +44,9 @@
 //
 // # What cannot survive
 //
-// Run returns an error for communication hooks with a state, for several optimizers, and for ddp/zero, whose
-// shards die with their rank. Groups made by Split are closed. While golaunch does not run with --on-failure, Run
-// only calls the loop.
+// Run returns an error for communication hooks with a state and for several optimizers. Groups made by Split are closed.
+// While golaunch does not run with --on-failure, Run only calls the loop.
+//
+// With ddp/zero, a lost rank's part of the optimizer's state is lost, and Restore loads a checkpoint, unless the ranks
+// keep copies (zero.Options.CopyShards).
 package elastic

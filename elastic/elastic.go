@@ -20,9 +20,9 @@ type Config struct {
 	State checkpoint.State
 	// Data is the loader of the loop. nil: the loop keeps its position in State.Values.
 	Data *data.Loader
-	// Restore sets State, by a checkpoint for example. Run calls it on all ranks before the first step, and if no
-	// rank is left that has the state after the last committed step. nil: the state is there when Run is called,
-	// and its loss is an error.
+	// Restore sets State, by a checkpoint for example. Run calls it on all ranks before the first step, and if the
+	// ranks that are left do not have the state after the last committed step. nil: the state is there when Run is
+	// called, and its loss is an error.
 	Restore func(ctx context.Context) error
 }
 

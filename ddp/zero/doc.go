@@ -127,12 +127,30 @@
 // # Failure
 //
 // A step either commits or leaves the optimizer inconsistent, as described in package optim. A
-// gather that fails leaves it inconsistent. No rank has a copy of another rank's shard, so after
-// the death of a process only a checkpoint helps. If all processes live and all have made the
-// updates of the same steps (for example, the group timed out or a gather failed), [Recover]
-// restores parameters and state from the shards, in the next group. That group may have more ranks:
+// gather that fails leaves it inconsistent. No rank has a copy of another rank's shard, so a job
+// restarts from a checkpoint.
 //
-//	model, opt, err = zero.Recover(net, pg, opt, newLocal, nil)
+// # Surviving the loss of ranks
 //
-// Otherwise every rank gets a [*LostShardError].
+// A program that uses train.Run or elastic.Run can go on in the same processes: see package elastic. When a rank is
+// lost, its shards of the optimizer's state are lost with it. All other ranks then load the last checkpoint
+// (train.Config.Checkpoints, elastic.Config.Restore) and go on from there. If no rank is lost, as after a timeout, or
+// if one joins, no state is lost.
+//
+// With Options.CopyShards, the loss of one rank costs no more than the step in progress, as in package ddp. Each rank
+// also keeps the optimizer's state for the shards of the rank before it (the last one for rank 0), and makes the same
+// updates with it. For this each rank gets the averages of these shards too:
+//
+//	bytes sent          1/N·P more for the gradients, between the backward pass and the updates
+//	optimizer state     2/N of the whole, and 1/N·P for parameters; likewise the time of updates
+//
+// If a rank and the one after it are lost at the same time, or before the ranks have divided the state anew, all go on
+// from the checkpoint. With two ranks, each has the whole state: package ddp is as safe, and faster.
+//
+// In such a job, with and without copies, no rank updates its shards before all ranks have the averages of theirs. Each
+// step waits for this at a barrier, after the backward pass. So if some ranks make the updates of a step, and another
+// one fails to, that rank makes them when the members have changed. A step is not captured.
+//
+// After each change of the members, newLocal makes new optimizers ([Optimizer.Regroup]). A learning rate that SetLR has
+// set is kept; other options that the program has changed are not. So newLocal or the loop must set them.
 package zero

@@ -10,6 +10,7 @@
 // Usage:
 //
 //	go run ./test/survive -kills 500
+//	go run ./test/survive -kills 100 -zero
 //
 // It prints a histogram of the phases and the times from a kill to the next committed step. The exit code is
 // 1 if something is wrong.
