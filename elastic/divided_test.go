@@ -61,15 +61,7 @@ func TestRunDividedWithoutCopies(t *testing.T) {
 			}
 		}
 	}
-	want := hashesOf(t, train(t, job.Options{}, 3, steps, 0, restoring(make([]int, 3)), func(w *worker, step int, p job.Phase) {
-		if step == lost && p == job.Forward && w.pg.Epoch() == 1 {
-			if w.number == 1 {
-				w.die()
-			} else {
-				w.Opt.BeginLoad()
-			}
-		}
-	}))
+	want := hashesOf(t, train(t, job.Options{}, 3, steps, 0, restoring(make([]int, 3)), breaking(lost)))
 	restored := make([]int, 3)
 	if got := hashesOf(t, train(t, alone, 3, steps, 0, restoring(restored), die)); len(got) != 2 || !slices.Equal(got, want) || restored[0] != 15 || restored[2] != 15 {
 		t.Errorf("the states are %v after the restored steps %v, want %v after 15", got, restored, want)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -32,10 +33,11 @@ type worker struct {
 	err  error
 }
 
-// die loses the worker, as if its process had ended.
+// die loses the worker, as if its process had ended. It does not return.
 func (w *worker) die() {
 	backend.Kill(w.pg)
 	w.cancel()
+	runtime.Goexit()
 }
 
 // train makes steps on workers. A call times out after the timeout, or after the default if that is 0. restore may be nil. atPhase is called when a phase of a step begins.
@@ -152,29 +154,14 @@ func TestRunWithoutALateRank(t *testing.T) {
 // Config.Restore they go on from a checkpoint.
 func TestRunWithoutAState(t *testing.T) {
 	const steps, lost = 20, 17 // the job saves a checkpoint at step 15
-	var broken sync.WaitGroup  // until the states of workers 0 and 2 are inconsistent
-	breakAll := func(w *worker, step int, p job.Phase) {
-		switch {
-		case step != lost || p != job.Optimizer || w.pg.Epoch() > 1:
-		case w.number == 1:
-			broken.Wait()
-			w.die()
-		default:
-			w.Opt.BeginLoad() // as an update does that fails within
-			broken.Done()
-			untilFailed(w.pg)
-		}
-	}
-	broken.Add(2)
-	for _, w := range train(t, job.Options{}, 3, steps, 0, nil, breakAll) {
+	for _, w := range train(t, job.Options{}, 3, steps, 0, nil, breaking(lost)) {
 		var e *elastic.LostStateError
 		if w.number != 1 && (!errors.As(w.err, &e) || e.Step != lost) {
 			t.Errorf("worker %d: got %v, want that step %d is lost", w.number, w.err, lost)
 		}
 	}
 	restored := make([]int, 3) // by worker: the step
-	broken.Add(2)
-	workers := train(t, job.Options{}, 3, steps, 0, restoring(restored), breakAll)
+	workers := train(t, job.Options{}, 3, steps, 0, restoring(restored), breaking(lost))
 	if hashes := hashesOf(t, workers); len(hashes) != 2 || hashes[0] != hashes[1] || restored[0] != 15 || restored[2] != 15 {
 		t.Errorf("the states are %v after the restored steps %v, want two equal ones after 15", hashes, restored)
 	}
@@ -189,5 +176,23 @@ func restoring(steps []int) func(ctx context.Context, w *worker) error {
 		}
 		steps[w.number], err = saver.Resume(ctx, w.State())
 		return errors.Join(err, saver.Close())
+	}
+}
+
+// breaking returns a function that loses worker 1 of three at a step, when the states of the others are inconsistent.
+func breaking(lost int) func(w *worker, step int, p job.Phase) {
+	var broken sync.WaitGroup // until the states of workers 0 and 2 are inconsistent
+	broken.Add(2)
+	return func(w *worker, step int, p job.Phase) {
+		switch {
+		case step != lost || p != job.Optimizer || w.pg.Epoch() > 1:
+		case w.number == 1:
+			broken.Wait()
+			w.die()
+		default:
+			w.Opt.BeginLoad() // as an update does that fails within
+			broken.Done()
+			untilFailed(w.pg)
+		}
 	}
 }

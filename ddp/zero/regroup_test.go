@@ -192,18 +192,24 @@ func TestRegroupAfterAStepThatSomeRanksMade(t *testing.T) {
 	})
 	for _, copies := range []bool{false, true} { // with copies, a rank is lost too
 		t.Run(fmt.Sprintf("copies: %v", copies), func(t *testing.T) {
+			var updated sync.WaitGroup // the ranks that make the updates
+			updated.Add(ranks - 1)
 			survivors(t, ranks, copies, false, func(s *survivor) error {
 				if err := s.backward(3); err != nil {
 					return err
 				}
+				s.zero.OnCommit(updated.Done)
 				if s.pg.Rank() == behind {
+					s.zero.OnCommit(nil)
 					if err := s.zero.prepare(optim.Scaled{}); err != nil {
 						return err
 					}
+					updated.Wait()
 					s.pg.Abort(errInjected)
 				} else if err := s.opt.Step(); !errors.As(err, new(*optim.InconsistentError)) {
 					return fmt.Errorf("got %v, want an inconsistent optimizer", err)
 				}
+				s.zero.OnCommit(nil)
 				if copies && s.pg.Rank() == lost {
 					backend.Kill(s.pg)
 					return nil
