@@ -19,7 +19,9 @@ import (
 // the gate commits the step unless the host has refused it. A GPU runs on while its process is suspended.
 // If a member aborts its transfers, reductions that still read from it yield garbage.
 //
-// Meanwhile workers die, also while others recover, are suspended and continue, join and leave.
+// Meanwhile workers die, also while others recover, are suspended and continue, join and leave. The workers are on several
+// nodes. A node dies, or is cut off from the host of the coordinator, but its workers still exchange data with those of
+// other nodes. Its agent kills them when the lease is over, and the host counts them as gone after twice that time.
 
 // mutant is a wrong implementation. The simulation must find each of them.
 type mutant uint8
@@ -35,12 +37,13 @@ const (
 	receivesInPlace           // a member overwrites its own state before it has received all of the new one
 	countsSamplesEarly        // the position in the data moves before the step is committed
 	neverKillsSilent          // suspended workers are waited for
+	leaseIgnored              // an agent that has lost the host does not kill its workers
 	mutants
 )
 
 func (m mutant) String() string {
 	return [...]string{"correct", "acks before refusal", "aborts unsettled", "begins too early", "takes old reports", "joiner is source",
-		"overwrites holders", "receives in place", "counts samples early", "never kills silent"}[m]
+		"overwrites holders", "receives in place", "counts samples early", "never kills silent", "lease ignored"}[m]
 }
 
 // Durations in virtual time, and the number of steps of a job.
@@ -48,7 +51,9 @@ const (
 	elasticSteps   = 6
 	elasticSilence = time.Second            // the time after which a silent worker is expelled
 	elasticFaults  = 400 * time.Millisecond // the time in which faults happen, except those in a recovery
-	elasticBound   = 20 * time.Second       // the time by which a job must have ended
+	elasticLease   = 300 * time.Millisecond // the time after which an agent that has lost the host kills its workers
+	elasticNodes   = 3
+	elasticBound   = 20 * time.Second // the time by which a job must have ended
 )
 
 type elasticJob struct {
@@ -59,8 +64,9 @@ type elasticJob struct {
 	seq        int
 	membership *Membership
 	min        int
-	sessions   []*elasticSession // by epoch, from 1
-	workers    []*elasticWorker  // by id
+	sessions   []*elasticSession  // by epoch, from 1
+	workers    []*elasticWorker   // by id
+	cutOff     [elasticNodes]bool // by node; node 0 has the host and is never cut off
 	trace      []string
 	broken     []string
 }
@@ -75,10 +81,12 @@ type elasticSession struct {
 }
 
 type elasticWorker struct {
-	job *elasticJob
-	id  int
+	job  *elasticJob
+	id   int
+	node int
 
 	alive, stopped bool
+	gone           bool     // its end is reported
 	inbox          []func() // what arrived while the worker was suspended
 	up, down       time.Duration
 
@@ -99,7 +107,7 @@ func newElasticJob(m mutant, seed uint64) *elasticJob {
 	j.min = 1 + j.rng.IntN(size)
 	j.membership = NewMembership(j.min)
 	for range size {
-		j.start()
+		j.start(j.rng.IntN(elasticNodes))
 	}
 	for range 1 + j.rng.IntN(6) {
 		j.after(j.some(elasticFaults), j.fault)
@@ -133,7 +141,7 @@ func (j *elasticJob) run() {
 		e.do()
 	}
 	for _, w := range j.workers {
-		if len(j.broken) == 0 && (w.alive || w.done && len(w.history) != elasticSteps) {
+		if len(j.broken) == 0 && (w.alive && !j.cutOff[w.node] || w.done && len(w.history) != elasticSteps) {
 			j.breakf("worker %d has not ended: epoch %d, %d steps, stopped %v, failed %v", w.id, w.epoch, len(w.history), w.stopped, w.failed)
 		}
 	}
@@ -142,9 +150,9 @@ func (j *elasticJob) run() {
 	}
 }
 
-// start starts a worker, which is ready some time later.
-func (j *elasticJob) start() {
-	w := &elasticWorker{job: j, id: len(j.workers), alive: true, holds: true}
+// start starts a worker on a node, which is ready some time later.
+func (j *elasticJob) start(node int) {
+	w := &elasticWorker{job: j, id: len(j.workers), node: node, alive: true, holds: true}
 	j.workers = append(j.workers, w)
 	j.obey(j.membership.Start(w.id))
 	j.after(j.some(100*time.Millisecond), w.report)
@@ -153,7 +161,7 @@ func (j *elasticJob) start() {
 // fault makes something go wrong.
 func (j *elasticJob) fault() {
 	w := j.workers[j.rng.IntN(len(j.workers))]
-	switch j.rng.IntN(6) {
+	switch j.rng.IntN(7) {
 	case 0, 1, 2:
 		w.die()
 	case 3:
@@ -162,17 +170,72 @@ func (j *elasticJob) fault() {
 		w.stop(elasticBound)
 	case 5:
 		if j.rng.IntN(2) == 0 {
-			j.start()
+			j.start(0)
 		} else if w.alive && j.living() > j.min {
 			j.logf("worker %d shall leave", w.id)
 			j.obey(j.membership.Leave(w.id))
 		}
+	case 6:
+		j.cut(1+j.rng.IntN(elasticNodes-1), j.rng.IntN(2) == 0)
+	}
+}
+
+// cut cuts a node off from the host, or lets it die.
+func (j *elasticJob) cut(node int, dies bool) {
+	if j.cutOff[node] {
+		return
+	}
+	j.cutOff[node] = true
+	j.logf("node %d is cut off, or dead: %v", node, dies)
+	var lost []*elasticWorker
+	for _, w := range j.workers {
+		if w.node == node && !w.gone {
+			lost = append(lost, w)
+		}
+	}
+	kill := func() {
+		for _, w := range lost {
+			w.alive = false
+		}
+	}
+	switch {
+	case dies:
+		kill()
+	case j.mutant != leaseIgnored:
+		j.after(elasticLease, kill)
+	}
+	j.after(j.some(elasticLease), func() { // the host notices
+		for _, w := range lost {
+			if s := w.session; s != nil && !w.done {
+				j.lost(s, w.rank)
+			}
+		}
+	})
+	j.after(2*elasticLease, func() {
+		for _, w := range lost {
+			j.gone(w, "its node was lost")
+		}
+	})
+}
+
+// gone reports that a worker's process has ended.
+func (j *elasticJob) gone(w *elasticWorker, how string) {
+	j.logf("worker %d is gone", w.id)
+	w.gone = true
+	for _, s := range j.sessions {
+		if rank := slices.Index(s.order.Workers, w.id); rank >= 0 {
+			j.deliver(s, s.core.Exited(rank, how))
+		}
+	}
+	j.obey(j.membership.Gone(w.id, false))
+	if j.living() < j.min && !w.done {
+		j.start(0)
 	}
 }
 
 func (j *elasticJob) living() (n int) {
 	for _, w := range j.workers {
-		if w.alive {
+		if w.alive && !w.gone {
 			n++
 		}
 	}
@@ -191,15 +254,8 @@ func (w *elasticWorker) die() {
 		w.sends(func() { j.lost(s, rank) })
 	}
 	j.after(j.some(50*time.Millisecond), func() {
-		j.logf("worker %d is gone", w.id)
-		for _, s := range j.sessions {
-			if rank := slices.Index(s.order.Workers, w.id); rank >= 0 {
-				j.deliver(s, s.core.Exited(rank, "killed"))
-			}
-		}
-		j.obey(j.membership.Gone(w.id, false))
-		if j.living() < j.min && !w.done {
-			j.start()
+		if !j.cutOff[w.node] { // otherwise nobody can report it
+			j.gone(w, "killed")
 		}
 	})
 }
@@ -244,15 +300,23 @@ func (w *elasticWorker) handle(do func()) {
 	}
 }
 
-// sends and receives deliver a message in order, after some time.
+// sends and receives deliver a message in order, after some time, unless the worker's node is cut off.
 func (w *elasticWorker) sends(do func()) {
 	w.up = max(w.job.now+w.job.some(simDelay), w.up)
-	w.job.after(w.up-w.job.now, do)
+	w.job.after(w.up-w.job.now, w.unlessCutOff(do))
 }
 
 func (w *elasticWorker) receives(do func()) {
 	w.down = max(w.job.now+w.job.some(simDelay), w.down)
-	w.job.after(w.down-w.job.now, func() { w.handle(do) })
+	w.job.after(w.down-w.job.now, w.unlessCutOff(func() { w.handle(do) }))
+}
+
+func (w *elasticWorker) unlessCutOff(do func()) func() {
+	return func() {
+		if !w.job.cutOff[w.node] {
+			do()
+		}
+	}
 }
 
 // lost handles the end of a member's connection, or its silence. Its agent kills it.
@@ -276,11 +340,12 @@ func (j *elasticJob) obey(orders []Order) {
 			j.begin(o)
 		case Kill, Release:
 			for _, id := range o.Workers {
-				j.after(j.some(simDelay), j.workers[id].die)
+				w := j.workers[id]
+				j.after(j.some(simDelay), w.unlessCutOff(w.die))
 			}
 		case Wait:
 			if j.living() < j.min {
-				j.start()
+				j.start(0)
 			}
 		case Notice:
 			for _, id := range o.Workers {
@@ -510,6 +575,9 @@ func (w *elasticWorker) gate(s *elasticSession, step int) {
 	w.history = append(w.history, h)
 	j.logf("worker %d commits step %d of epoch %d", w.id, step+1, w.epoch)
 	for _, o := range j.workers {
+		if j.cutOff[w.node] || j.cutOff[o.node] { // nobody will take over its state
+			continue
+		}
 		if o.alive && o.holds && len(o.history) > step && !slices.Equal(o.history[:step+1], w.history) {
 			j.breakf("workers %d and %d differ after step %d", w.id, o.id, step+1)
 		}
@@ -537,7 +605,7 @@ func digest(values ...uint64) uint64 {
 // Jobs survive: the simulation finds no violated invariant with the right implementation, and one with
 // each wrong implementation.
 func TestMembershipSimulation(t *testing.T) {
-	seeds := 500
+	seeds := 1000
 	if testkit.IsLong() && !testkit.Race {
 		seeds = 20_000
 	}
