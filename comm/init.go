@@ -170,6 +170,11 @@ func (j *joiner) joinGroup(ctx context.Context, dev device.Device, connect func(
 	if err != nil {
 		return nil, err
 	}
+	if j.isElastic { // all members wait for this
+		var cancel context.CancelFunc
+		ctx, cancel = awake.WithTimeoutCause(ctx, regroupTime, fmt.Errorf("%w after %v", ErrTimeout, regroupTime))
+		defer cancel()
+	}
 	if err := j.joinSession(ctx, client, session); err != nil {
 		return nil, err
 	}

@@ -6,12 +6,16 @@ import (
 	"fmt"
 	"slices"
 	"sync/atomic"
+	"syscall"
+	"time"
 	"unsafe"
 
+	"github.com/goddp/goddp/comm/internal/nccl"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/coordinator"
+	"github.com/goddp/goddp/internal/handshake"
 )
 
 // Progress says how many steps a rank has committed, and whether its state is consistent.
@@ -29,6 +33,10 @@ type Membership struct {
 	Lacking []int
 	Source  int
 }
+
+// regroupTime bounds the time in which the members of an epoch connect to each other. All of them are ready when it
+// begins, so only a network between them that is broken takes longer.
+const regroupTime = time.Minute
 
 // ErrReleased is the error of Reconfigure in a process that shall end: the job goes on without it.
 var ErrReleased = coordinator.ErrReleased
@@ -85,11 +93,14 @@ func (pg *ProcessGroup) reconfigure(ctx context.Context, p Progress) (Membership
 		h.epoch = order.Epoch
 		return membershipOf(order), err
 	}
-	for {
+	for losses := 0; ; {
 		try, cancel := limited()
 		order, failed, err := h.regroup(try, ready)
 		cancel()
-		if err == nil || !failed || ctx.Err() != nil {
+		if isPeerLoss(err) {
+			losses++
+		}
+		if err == nil || !failed || ctx.Err() != nil || losses > maxPeerLosses {
 			return membershipOf(order), err
 		}
 		pg.log.Debug("comm: the members changed again", "rank", pg.rank, "cause", err)
@@ -97,12 +108,22 @@ func (pg *ProcessGroup) reconfigure(ctx context.Context, p Progress) (Membership
 	}
 }
 
+// maxPeerLosses is the number of times that Reconfigure tries again because this rank could not connect with a peer
+// that seems to have ended. After more of them, this rank may be at fault.
+const maxPeerLosses = 3
+
+// isPeerLoss reports whether err may say that a peer has ended, which the coordinator will notice too.
+func isPeerLoss(err error) bool {
+	var e *nccl.Error
+	return handshake.IsHangUp(err) || errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, &e) && e.IsPeerLoss()
+}
+
 func membershipOf(o coordinator.Order) Membership {
 	return Membership{Epoch: o.Epoch, Steps: o.Steps, Lacking: o.Lacking, Source: o.Source}
 }
 
 // regroup leaves the group's epoch, waits for the next one, and makes the group of its members. failed says that the
-// next epoch has failed already, and not because of this rank.
+// next epoch has failed already, and not because of this rank alone.
 func (h *handle) regroup(ctx context.Context, ready coordinator.Ready) (order coordinator.Order, failed bool, err error) {
 	j, old := h.joiner, h.group
 	if err := old.close(); err != nil {
@@ -136,8 +157,11 @@ func (h *handle) regroup(ctx context.Context, ready coordinator.Ready) (order co
 	})
 	if err != nil {
 		if client != nil {
-			f := client.Root().Failure()
-			failed = f != nil && f.Kind != coordinator.Unreachable && f.Reporter != client.Root().Rank()
+			f, rank := client.Root().Failure(), client.Root().Rank()
+			isFault := func() bool {
+				return f.Reporter == rank && !isPeerLoss(err) && (len(f.Absent) == 0 || slices.Contains(f.Absent, rank))
+			}
+			failed = f != nil && f.Kind != coordinator.Unreachable && !isFault()
 		}
 		return order, failed, err
 	}

@@ -60,7 +60,7 @@ func TestShrinkByANode(t *testing.T) {
 	agents[1].Cmd.Process.Kill()
 	for i, a := range agents {
 		if i != 1 {
-			a.Await(`golaunch: node 1 \(.*\) lost: its agent ended; its 2 workers are dead for certain in `, 1)
+			a.Await(`golaunch: node 1 \(.*\) lost: its agent ended; its workers are dead for certain in `, 1)
 			a.Await("golaunch: epoch 2: 4 workers at step 100", 1)
 		}
 	}

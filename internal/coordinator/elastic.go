@@ -207,8 +207,8 @@ func (s *Server) accuse(n *session, out []Outgoing) {
 	}
 }
 
-// tickAway expels the workers that have left an epoch and have not been heard of for Options.Silence, and the members
-// of an epoch for which another one has waited at the door for its Patience. The caller must hold mu.
+// tickAway expels the workers that have left an epoch and have not been heard of for Options.Silence, and the workers
+// for which a member of the epoch has waited at the door for its Patience. The caller must hold mu.
 func (s *Server) tickAway() {
 	e := s.elastic
 	var late []int
@@ -219,6 +219,13 @@ func (s *Server) tickAway() {
 			isAwaited = true
 		case e.membership.worker(worker) != nil:
 			late = append(late, worker)
+		}
+	}
+	if len(late) == 0 { // then Min is too many without the workers that start
+		for _, w := range e.membership.workers {
+			if e.door[w.id] == nil {
+				late = append(late, w.id)
+			}
 		}
 	}
 	if e.waiting++; !isAwaited || len(late) == 0 || e.membership.epoch == 0 {

@@ -164,6 +164,41 @@ func TestHungWorkerIsKilled(t *testing.T) {
 	wg.Wait()
 }
 
+// A worker that hangs while it starts, so that the members wait for it because they are too few, is killed.
+func TestHungReplacementIsKilled(t *testing.T) {
+	s, kills := elasticServer(t, 2, 2, Options{Interval: 10 * time.Millisecond})
+	clients := make([]*Client, 2)
+	var wg sync.WaitGroup
+	for w := range 2 {
+		s.Started(w)
+		wg.Go(func() {
+			var err error
+			if clients[w], _, err = enter(t.Context(), s, w, Ready{Holds: true}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	clients[1].Close()
+	if w := <-kills; w != 1 {
+		t.Fatalf("worker %d was killed, want 1", w)
+	}
+	s.Started(2)
+	s.Gone(1, "signal 9", false)
+	clients[0].Depart(t.Context())
+	ctx, cancel := context.WithCancel(t.Context())
+	wg.Go(func() {
+		if _, _, err := enter(ctx, s, 0, Ready{1, 0, true, 50 * time.Millisecond}); !errors.Is(err, context.Canceled) {
+			t.Errorf("the next epoch has begun, %v", err)
+		}
+	})
+	if w := <-kills; w != 2 {
+		t.Errorf("worker %d was killed, want 2", w)
+	}
+	cancel()
+	wg.Wait()
+}
+
 // A worker that has left a broken epoch and does not come to the door is killed.
 func TestAbsentWorkerIsKilled(t *testing.T) {
 	s, kills := elasticServer(t, 2, 1, Options{Interval: 10 * time.Millisecond, Silence: 50 * time.Millisecond})

@@ -207,10 +207,24 @@ func (b *bootstrap) connectPeers(ctx context.Context, addrs []address) error {
 					missing = append(missing, peer)
 				}
 			}
+			// The rank that reports first counts as the culprit: the one that lacks most peers, else the highest.
+			size := len(addrs)
+			b.awaitReport(lateTime/time.Duration(1+len(missing)) + lateTime/10*time.Duration(size-rank)/time.Duration(size))
 			return fmt.Errorf("no connection with %s: %w", rootcause.Ranks(missing), context.Cause(ctx))
 		}
 	}
 	return nil
+}
+
+// lateTime is how long a rank waits, after the timeout, for the report of a rank that knows more.
+const lateTime = 500 * time.Millisecond
+
+// awaitReport waits until the group has failed, at most for the time d.
+func (b *bootstrap) awaitReport(d time.Duration) {
+	select {
+	case <-b.group.cfg.Control.Failed():
+	case <-time.After(d):
+	}
 }
 
 // exchangeSharing returns, for every rank, the ranks that share memory with it, including itself.
@@ -229,6 +243,7 @@ func (b *bootstrap) exchangeSharing(ctx context.Context) ([][]int, error) {
 	}
 	values, err := g.cfg.Control.Gather(ctx, "host/sharing", value)
 	if err != nil {
+		b.awaitReport(lateTime) // of the ranks that lack connections: their time is over too
 		return nil, err
 	}
 	sharing := make([][]int, g.cfg.Size)

@@ -170,3 +170,23 @@ func TestOneLineSaysThatMemoryIsNotShared(t *testing.T) {
 		t.Errorf("%d lines, want one of each rank that dials:\n%s", n, &said)
 	}
 }
+
+// A rank cannot connect to a peer whose process has ended. Its error says so, by which comm knows that the rank itself is not at
+// fault.
+func TestEndedPeerIsKnownByTheError(t *testing.T) {
+	ranks := coordinatortest.Ranks(t, 2)
+	var wg sync.WaitGroup
+	for r := range 2 {
+		wg.Go(func() {
+			o := &host.Options{}
+			o.SetDial(func(_ context.Context, network, _ string) (net.Conn, error) {
+				return nil, &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}
+			})
+			_, err := host.New(t.Context(), backend.Config{Rank: r, Size: 2, Control: ranks[r], Timeout: time.Minute}, o)
+			if isDialler := r == 1; errors.Is(err, syscall.ECONNREFUSED) != isDialler {
+				t.Errorf("rank %d: %v", r, err)
+			}
+		})
+	}
+	wg.Wait()
+}

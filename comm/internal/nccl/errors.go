@@ -29,6 +29,10 @@ func (e *Error) Error() string {
 	return s
 }
 
+// IsPeerLoss reports whether the call may have failed because a peer has ended: ncclSystemError, which a socket's end
+// causes too, or ncclRemoteError.
+func (e *Error) IsPeerLoss() bool { return e.Code == 2 || e.Code == 6 }
+
 // VersionError says that the library is too old.
 type VersionError struct {
 	Feature    string // the feature that needs the newer release

@@ -312,7 +312,7 @@ func (h *Host) awaitDeaths(act awaitDeaths) {
 	wait, text := time.Duration(0), ""
 	if len(workers) > 0 && !act.areDead {
 		wait = max(0, 2*h.lease()-time.Since(a.loss.Time))
-		text = fmt.Sprintf("; its %s are dead for certain in %v", count(len(workers), "worker"), wait.Round(100*time.Millisecond))
+		text = fmt.Sprintf("; its workers are dead for certain in %v", wait.Round(100*time.Millisecond))
 	}
 	h.notify(nil, "node %d (%s) %s%s", a.place, a.node.Host, &a.loss, text)
 	s.timers = append(s.timers, awake.AfterFunc(wait, func() {

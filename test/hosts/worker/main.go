@@ -1,6 +1,7 @@
 // Command worker is the training program of the tests of jobs on several hosts (test/hosts). It trains a
 // small network by package ddp, saves checkpoints, also when it is asked to stop, and goes on from the latest one when it is started
-// again, by any number of ranks. Each rank prints a line after its first step, and the digest of its parameters at the end.
+// again, by any number of ranks. Under golaunch --on-failure it survives the loss of ranks, if it saves no checkpoints. Each
+// rank prints a line after its first step with the same ranks, and the digest of its parameters at the end.
 package main
 
 import (
@@ -19,6 +20,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/elastic"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -63,29 +65,39 @@ func train(ctx context.Context) (err error) {
 	}
 	host, _ := os.Hostname()
 	last := false
-	for first := step; step < *steps && !last && !model.Stopping(); step++ {
-		if saver != nil && step%*every == 0 {
-			if err := saver.Save(ctx, step, state); err != nil {
+	loop := func(ctx context.Context) error {
+		for first := step; step < *steps && !last && !model.Stopping(); {
+			if saver != nil && step%*every == 0 {
+				if err := saver.Save(ctx, step, state); err != nil {
+					return err
+				}
+			}
+			time.Sleep(*pause)
+			r := rand.New(rand.NewPCG(uint64(step), uint64(pg.Rank())))
+			loss := nn.MSELoss(model.Forward(normal(pg.Device(), r)), normal(pg.Device(), r), nil)
+			if err := loss.Backward(nil); err != nil {
 				return err
 			}
+			step++ // belongs to what Step commits
+			if err := opt.Step(); err != nil {
+				return err
+			}
+			opt.ZeroGrad()
+			var err error
+			if last, err = isLast(ctx, pg); err != nil {
+				return err
+			}
+			if step == first+1 {
+				fmt.Printf("rank %d of %d on %s trains from step %d\n", pg.Rank(), pg.Size(), host, step)
+			}
 		}
-		time.Sleep(*pause)
-		r := rand.New(rand.NewPCG(uint64(step), uint64(pg.Rank())))
-		loss := nn.MSELoss(model.Forward(normal(pg.Device(), r)), normal(pg.Device(), r), nil)
-		if err := loss.Backward(nil); err != nil {
-			return err
-		}
-		if err := opt.Step(); err != nil {
-			return err
-		}
-		opt.ZeroGrad()
-		if last, err = isLast(ctx, pg); err != nil {
-			return err
-		}
-		if step == first {
-			fmt.Printf("rank %d of %d on %s trains from step %d\n", pg.Rank(), pg.Size(), host, step)
-		}
+		return nil
 	}
+	state.Values = map[string]any{"step": &step}
+	if err := elastic.Run(ctx, pg, &elastic.Config{State: state}, loop); err != nil {
+		return err
+	}
+	state.Values = nil
 	if saver != nil && model.Stopping() {
 		if err := saver.Save(ctx, step, state); err != nil {
 			return err
