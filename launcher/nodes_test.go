@@ -107,13 +107,20 @@ func TestNodesReportOneRootCause(t *testing.T) {
 	}
 }
 
-// A failure on one node restarts the workers of all nodes, and counts once.
+// A failure on one node restarts the workers of all nodes, and counts once. A program that has not declared that it
+// survives does so too with --on-failure replace.
 func TestNodesRestartTogether(t *testing.T) {
+	for _, onFailure := range []OnFailure{Restart, Replace} {
+		t.Run(onFailure.String(), func(t *testing.T) { restartTogether(t, onFailure) })
+	}
+}
+
+func restartTogether(t *testing.T, onFailure OnFailure) {
 	script := `echo "round $TORCHELASTIC_RESTART_COUNT"; if [ $TORCHELASTIC_RESTART_COUNT != 0 ]; then exit 0; fi
 		if [ $RANK = 1 ]; then exit 3; fi; sleep 60`
 	jobs := []*job{shell(1, script), shell(1, script)}
 	for _, j := range jobs {
-		j.cfg.MaxRestarts = 1
+		j.cfg.MaxRestarts, j.cfg.OnFailure = 1, onFailure
 	}
 	for i, r := range startNodes(t, &Nodes{Min: 2, Max: 2, Static: true}, jobs...)() {
 		if r.err != nil || r.result.Restarts != 1 || !strings.Contains(r.out.String(), "round 1") || !strings.Contains(r.job.err.String(), "restart 1 of 1: ") {

@@ -106,7 +106,7 @@ type core struct {
 	ranks   map[int]*agent // by the user's node rank; static jobs only
 	round   []*agent       // the participants by node rank; nil for a participant that was lost
 	dying   []*agent       // participants that the round has lost and goes on without, and whose workers may not be dead yet
-	free    []*agent       // participants that the round has lost, and whose places another agent can take
+	free    []*agent       // participants that the round has lost and goes on without, and whose places nobody has taken
 
 	// undone is the number of participants whose workers have not succeeded (in phase running, where it includes the
 	// agents in dying), or have not ended (in phase stopping).
@@ -366,7 +366,7 @@ func (c *core) join(ev agentJoined) []action {
 		return []action{hold{a.id, fmt.Sprintf("round %d is being stopped", c.epoch)}}
 	case c.phase == running && c.live() >= c.MaxNodes:
 		return []action{c.reserve(a)}
-	case c.phase == running && (ev.now == shrinks || len(c.free) > 0):
+	case c.phase == running && len(c.free) > 0:
 		return []action{hold{a.id, fmt.Sprintf("in reserve: round %d goes on without the nodes that it has lost", c.epoch)}}
 	case c.phase == running:
 		acts := []action{hold{a.id, fmt.Sprintf("round %d runs; the next one begins soon", c.epoch)}}
@@ -417,13 +417,8 @@ func (c *core) lose(a *agent, f failure.Failure, now survival, areDead bool) []a
 	}
 	if c.phase == running && now != fails {
 		a.loss = f
-		c.dying = append(c.dying, a)
-		acts := []action{awaitDeaths{a, areDead}}
-		if now == replaces {
-			c.free = append(c.free, a)
-			acts = append(acts, c.takePlaces(now)...)
-		}
-		return acts
+		c.dying, c.free = append(c.dying, a), append(c.free, a)
+		return append([]action{awaitDeaths{a, areDead}}, c.takePlaces(now)...)
 	}
 	if !a.done {
 		c.undone--

@@ -27,6 +27,7 @@ type services struct {
 
 	// In a round that survives lost workers:
 	finishing    bool // a member has succeeded
+	goesOn       bool // the others go on without the worker that was lost last
 	replacements replacements
 	roster       *roster
 	timers       []*awake.Timer // of the orders to start replacements, of the deaths of lost agents' workers, and of LeaveAnswers
@@ -41,7 +42,7 @@ func openServices(ctx context.Context, o HostOptions, world int, e *coordinator.
 	if err != nil {
 		return nil, err // the error says that the store's address is meant
 	}
-	s := &services{store: server, host: host, replacements: newReplacements(world)}
+	s := &services{store: server, host: host, goesOn: true, replacements: newReplacements(world)}
 	options := coordinator.ClientOptions{Host: "the launcher", HostRank: -1}
 	if e != nil {
 		options.Elastic, options.Silence = e, o.Limits.Survival.Silence

@@ -72,11 +72,11 @@ type Members struct {
 	Steps   int   // the last step that any of them has committed
 }
 
-// LeaveAnswer says how an agent's workers end, which has announced that it leaves.
+// LeaveAnswer says how the workers of an agent end that leaves.
 type LeaveAnswer struct {
 	Epoch int
-	// IsDrained says that the workers end by themselves, and those of the other agents go on. Otherwise the agent stops its
-	// workers, and the workers of all agents agree on the step after which they end.
+	// IsDrained says that they end by themselves, and those of the other agents go on. Otherwise the agent tells its workers
+	// to stop, and the workers of all agents agree on a step after which they do.
 	IsDrained bool
 }
 
@@ -263,6 +263,7 @@ func (h *Host) exited(p *peer, e *Exit) {
 	if e.Done {
 		return
 	}
+	s.goesOn = v.GoesOn
 	v.IsReplaced = start != nil && v.GoesOn
 	p.tell(&toAgent{Verdict: v})
 	if v.IsReplaced {
@@ -321,12 +322,11 @@ func (h *Host) awaitDeaths(act awaitDeaths) {
 		if h.closed || h.services != s {
 			return
 		}
-		goesOn := h.survival() != fails
 		for _, w := range workers {
 			s.roster.removeWorker(w)
-			goesOn = s.coordinator.Gone(w, "its node was lost", false)
+			s.goesOn = s.coordinator.Gone(w, "its node was lost", false)
 		}
-		h.step(workersDied{a.id, goesOn})
+		h.step(workersDied{a.id, s.goesOn})
 	}))
 }
 
