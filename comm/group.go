@@ -53,6 +53,7 @@ type group struct {
 	control     *coordinator.Group
 	backend     backend.Backend
 	wrapBackend func(backend.Backend) backend.Backend
+	sharer      backend.Sharer // the backend before wrapBackend, or nil
 	timeout     time.Duration
 	log         *slog.Logger
 	timed       atomic.Bool       // the program has asked when a call started or ended

@@ -231,6 +231,7 @@ func newGroup(m *mainRun, name string, w World, cfg backend.Config, be backend.B
 		timeout: cfg.Timeout, log: cfg.Log, control: cfg.Control, sends: make([]uint64, cfg.Size), recvs: make([]uint64, cfg.Size), main: m, stop: m.stopper(),
 		capturing: capture.Guard(cfg.Device), trace: profile.Of(cfg.Device),
 	}
+	g.sharer, _ = be.(backend.Sharer)
 	d.add(g)
 	g.release.add(g.awaitStaged) // runs after the backend's Close, which ends the calls on staged memory
 	g.release.add(g.backend.Close)

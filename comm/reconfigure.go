@@ -133,9 +133,8 @@ func (h *handle) regroup(ctx context.Context, ready coordinator.Ready) (order co
 		return order, false, err
 	}
 	j.member.Rank, j.isPending, j.isElastic = j.agent.Worker, false, true
-	shared, isSharer := old.backend.(backend.Sharer)
-	if isSharer {
-		shared.Unmap()
+	if old.sharer != nil {
+		old.sharer.Unmap()
 	}
 	var client *coordinator.Client
 	g, err := j.joinGroup(ctx, old.dev, func(release *releases) (_ *coordinator.Client, _ int, err error) {
@@ -146,8 +145,8 @@ func (h *handle) regroup(ctx context.Context, ready coordinator.Ready) (order co
 			return nil, 0, err
 		}
 		h.epoch = order.Epoch
-		if isSharer {
-			shared.Free()
+		if old.sharer != nil {
+			old.sharer.Free()
 		}
 		j.world.Rank, j.world.Size = client.Root().Rank(), len(order.Workers)
 		if j.oneHost {
