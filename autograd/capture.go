@@ -74,7 +74,8 @@ const maxAttempts = 8
 // goroutine.
 //
 // The captures share the device memory that a step needs. Each has a copy of its inputs. A capture is kept until
-// the returned function is unreachable, or until 16 other captures were used since its last use. The gradients of
+// the returned function is unreachable, 16 other captures were used since its last use, or a call finds that the
+// gradients have got other memory. The gradients of
 // Linear's weights are computed on a separate stream, which has its own scratch memory. opts may be nil.
 func Capture(dev device.Device, step func(in ...*Variable) (*Variable, error), opts *CaptureOptions) func(in ...*Variable) (*Variable, error) {
 	s := stateOf(dev)
@@ -125,6 +126,8 @@ type variant struct {
 	from   []content   // by input: the content that was last copied to it
 	out    *Variable   // its result, or nil
 	copied *Variable   // the copy of out that the replay in progress returns
+	// changes is the number of the state's changes. After a further one the captured work may use memory that is gone.
+	changes uint64
 
 	begins, ends bool // begins: the captured work began a new step; ends: that step then had a Backward
 }
@@ -168,6 +171,9 @@ func (c *captured) call(in ...*Variable) (*Variable, error) {
 		}
 		return c.step(in...)
 	}
+	if err := c.closeInvalid(); err != nil {
+		return nil, err
+	}
 	c.shapes = describe(c.shapes[:0], in)
 	for i, v := range c.variants {
 		if v.shapes == string(c.shapes) && v.Fits() {
@@ -208,6 +214,18 @@ func (c *captured) call(in ...*Variable) (*Variable, error) {
 	}
 	c.variants = append([]*variant{v}, c.variants...)
 	return c.replay(v, in)
+}
+
+// closeInvalid closes the captures that nobody can replay any more, which keep memory.
+func (c *captured) closeInvalid() (err error) {
+	c.variants = slices.DeleteFunc(c.variants, func(v *variant) bool {
+		if v.changes == c.s.changes {
+			return false
+		}
+		err = errors.Join(err, v.Close())
+		return true
+	})
+	return err
 }
 
 // capture captures the step. It leaves all state unchanged, whether or not the capture succeeds, except that the
@@ -272,7 +290,7 @@ func (c *captured) capture(in []*Variable, shapes string) (*variant, error) {
 	if err != nil {
 		return nil, err
 	}
-	v.Step, v.from = made, make([]content, len(in))
+	v.Step, v.from, v.changes = made, make([]content, len(in)), s.changes
 	if v.out != nil {
 		made.Launched(func() { v.copied = s.copyOf(v.out) })
 	}
@@ -319,8 +337,6 @@ func (r *stepCapture) end(s *state) {
 	first := r.before.random
 	r.drawn = s.random.state.Offset - first.state.Offset
 	s.stepState = r.before
-	changes := s.changes
-	r.Require(func() bool { return s.changes == changes })
 	r.Require(func() bool {
 		first.state.Offset = s.random.state.Offset
 		return s.random == first

@@ -7,13 +7,15 @@ import (
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/internal/gradsink"
 )
 
 // Regroup adapts the model to its process group after the members of the group have changed
 // ([comm.ProcessGroup.Reconfigure]). It makes new buckets with the options that New was given, and discards all
 // gradients. All ranks call it, in the same order as their other collectives; a rank that has just joined has called
 // New before. Regroup leaves parameters, their masters and buffers unchanged. The program must make them equal on all
-// ranks, before or after. Passes and Stats count anew. Steps that were captured before are captured again.
+// ranks, before or after. Passes and Stats count anew. Steps that were captured before are captured again. If Regroup
+// fails, the program may only call it again.
 //
 // Regroup returns an error within NoSync and Join, and with a hook that is not [reducer.Stateless], because a lost
 // rank's part of such a state is lost. With package ddp/zero call Regroup of the optimizer.
@@ -29,6 +31,13 @@ func (m *Model) regroup(ctx context.Context) error {
 	if err := comm.Agree(ctx, m.pg, errors.Join(err, m.checkRegroup())); err != nil {
 		return err
 	}
+	if err := m.pg.Device().Compute().Sync(ctx); err != nil {
+		return err
+	}
+	for _, p := range m.params { // nothing must refer to the old buckets while the new ones are allocated
+		gradsink.Set(p.Var(), nil, nil)
+	}
+	m.reducer.Free()
 	if err := m.connect(ctx, all, buffers); err != nil {
 		return err
 	}

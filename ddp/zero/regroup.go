@@ -61,7 +61,7 @@ func (o *Optimizer[O]) regroup(ctx context.Context, to comm.Membership) (hasStat
 	for i := range layout.buckets {
 		layout.buckets[i].grads = device.Tensor{} // no step needs them any more
 	}
-	s.isRegrouping = true
+	s.prepared, s.isRegrouping = nil, true
 	err = o.model.Regroup(ctx)
 	s.isRegrouping = false
 	if err == nil {
@@ -74,7 +74,7 @@ func (o *Optimizer[O]) regroup(ctx context.Context, to comm.Membership) (hasStat
 		s.layout, o.locals = layout, locals
 		return false, err
 	}
-	s.hasReduced, s.prepared = false, nil
+	s.hasReduced = false
 	switch hasState = from != nil; {
 	case to.Steps == 0:
 		hasState = to.Source >= 0

@@ -31,6 +31,12 @@ func newScan(dev device.Device, params int) (*scan, error) {
 	return &scan{dev: dev, flags: device.NewTensor(flags, device.Uint8, params), hostFlags: hostFlags}, nil
 }
 
+// free frees the memory that newScan has allocated.
+func (s *scan) free() {
+	s.dev.Free(s.flags.Buf)
+	s.dev.Free(s.hostFlags)
+}
+
 // begin sets all flags to 0 at the start of a pass.
 func (s *scan) begin() error { return s.dev.Kernels().Fill(s.dev.Compute(), s.flags, 0) }
 

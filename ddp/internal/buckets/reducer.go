@@ -17,8 +17,8 @@ import (
 )
 
 // Reducer averages the gradients of one model over the ranks of a group. One goroutine must call all its
-// methods. A Reducer does not have to be closed: the garbage collector frees the memory of the buckets,
-// and a few bytes of host memory are freed with the device.
+// methods. A Reducer does not have to be freed: the garbage collector frees the memory of the buckets,
+// and a few bytes of other memory are freed with the device.
 type Reducer struct {
 	pg         *comm.ProcessGroup
 	params     []reducer.Param
@@ -114,6 +114,16 @@ func New(ctx context.Context, pg *comm.ProcessGroup, params []reducer.Param, opt
 	r.core = newCore(members(plan), len(params))
 	r.core.isStatic, r.core.reorder = o.Unused == UnusedFixed, r.order != nil
 	return r, nil
+}
+
+// Free frees the memory that only the device's end would free, and drops the buckets, so that the garbage collector can
+// free them. No other method may be called afterwards, and the device must have run all work of the Reducer.
+func (r *Reducer) Free() {
+	r.status.free()
+	if r.scan != nil {
+		r.scan.free()
+	}
+	r.status, r.scan, r.layout, r.order, r.works = status{}, nil, layout{}, nil, nil
 }
 
 // allocate allocates the status, the buckets and all other memory of the reducer on this rank.

@@ -58,6 +58,15 @@ func newStatus(dev device.Device, ranks, params int, refusal device.Buffer) (s s
 	return s, err
 }
 
+// free frees the memory that newStatus has allocated.
+func (s *status) free() {
+	for _, b := range []device.Buffer{s.gate, s.hostSums, s.hostUsed} {
+		if b.Len() > 0 {
+			s.dev.Free(b)
+		}
+	}
+}
+
 // len returns the number of words in the status.
 func (s *status) len() int { return (s.hostSums.Len() - s.refusal.Len()) / wordSize }
 
