@@ -28,7 +28,7 @@ func TestEvaluationsAndCheckpointsOfAGroupThatLosesRanks(t *testing.T) {
 	for worker, pg := range must.New(comm.Local(4, o)) {
 		wg.Go(func() {
 			defer pg.Close()
-			c, _ := smooth(pg, 2, false)
+			c, _ := smooth(pg, 2, whole)
 			// dies loses a worker after a step, when the checkpoint of the step saved is complete.
 			dies := func(victim, step, saved int) {
 				if now, _ := c.Optimizer.Committed(); worker != victim || now != step {

@@ -26,10 +26,18 @@ import (
 	"github.com/goddp/goddp/train"
 )
 
+// division says whether the optimizer's state is divided among the ranks.
+type division int
+
+const (
+	whole division = iota
+	divided
+	copied // divided, and each shard is on two ranks
+)
+
 // smooth returns a configuration without random numbers and its model. In float64 it trains with 3 epochs of 50 samples.
-// An epoch has 4 steps. The first three have 16 samples each, the last one has 2. If isDivided is true, the optimizer's
-// state is divided among the ranks, with copies.
-func smooth(pg *comm.ProcessGroup, batch int, isDivided bool) (*train.Config, *ddp.Model) {
+// An epoch has 4 steps. The first three have 16 samples each, the last one has 2.
+func smooth(pg *comm.ProcessGroup, batch int, of division) (*train.Config, *ddp.Model) {
 	autograd.Generator(pg.Device()).Seed(1)
 	wide := &nn.LinearOptions{DType: device.Float64}
 	net := nn.Sequential(nn.Linear(3, 8, wide), nn.Tanh(), nn.Linear(8, 1, wide))
@@ -38,18 +46,18 @@ func smooth(pg *comm.ProcessGroup, batch int, isDivided bool) (*train.Config, *d
 	}
 	var model *ddp.Model
 	var opt optim.Optimizer
-	if isDivided {
-		m, o, err := zero.New(net, pg, sgd, &zero.Options{CopyShards: true})
+	if of != whole {
+		m, o, err := zero.New(net, pg, sgd, &zero.Options{CopyShards: of == copied})
 		if err != nil {
 			panic(err)
 		}
-		model, opt = m.Model, must.New(optim.NewEMA(net, o, nil))
+		model, opt = m.Model, o
 	} else {
 		model = must.New(ddp.New(net, pg, nil))
 		opt = must.New(sgd(model.Parameters()))
 	}
 	return &train.Config{
-		Model: model, Epochs: 3, LR: schedule.Linear(0.1, 0.01, 12), ClipNorm: 1, Optimizer: opt,
+		Model: model, Epochs: 3, LR: schedule.Linear(0.1, 0.01, 12), ClipNorm: 1, Optimizer: must.New(optim.NewEMA(net, opt, nil)),
 		Data: must.New(data.NewLoader(points(50), pg, &data.LoaderOptions{Batch: batch, GlobalBatch: 16, Shuffle: true})),
 		Loss: func(b *data.Batch) *autograd.Variable {
 			return nn.MSELoss(model.Forward(autograd.Cast(b.Vars[0], device.Float64)), autograd.Cast(b.Vars[1], device.Float64), nil)
@@ -71,7 +79,7 @@ func TestGlobalBatch(t *testing.T) {
 	for _, batch := range []int{0, 4, 3, 1} {
 		for n := 1; n <= 4; n++ {
 			commtest.OnGoroutines(t, n, nil, func(pg *comm.ProcessGroup) error {
-				c, model := smooth(pg, batch, false)
+				c, model := smooth(pg, batch, whole)
 				if steps := c.Steps(); steps != 12 {
 					return fmt.Errorf("%d steps with %d ranks, want 12", steps, n)
 				}
@@ -94,17 +102,21 @@ func TestGlobalBatch(t *testing.T) {
 // The steps after which a rank is lost and another one joins.
 const killed, joined = 5, 10
 
-// lossesOfRanks trains with four ranks. It returns the loss over all samples after each of 12 steps, and the number of
-// ranks. If the ranks change, rank 1 is lost within the sixth step, and another one joins them after the tenth.
-func lossesOfRanks(t *testing.T, change, isDivided bool) (losses [12]float64, sizes [12]int) {
+// lossesOfRanks trains with four ranks. It returns the loss over all samples after each of 12 steps, the number of
+// ranks, and the averages of the parameters. If the ranks change, rank 1 is lost within the sixth step, and another one joins them after the tenth.
+func lossesOfRanks(t *testing.T, change bool, of division) (losses [12]float64, sizes [12]int, averages []float64) {
 	o := &comm.Options{}
 	backend.Survive(o)
+	folder := t.TempDir()
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	var work func(pg *comm.ProcessGroup, worker int)
 	work = func(pg *comm.ProcessGroup, worker int) {
 		defer pg.Close()
-		c, _ := smooth(pg, 2, isDivided)
+		c, model := smooth(pg, 2, of)
+		if of == divided { // a lost shard is loaded
+			c.Checkpoints, c.SaveEvery = folder, 2
+		}
 		lossOf := c.Loss
 		c.Loss = func(b *data.Batch) *autograd.Variable {
 			if steps, _ := c.Optimizer.Committed(); change && worker == 1 && steps == killed && b.EndsStep {
@@ -140,21 +152,32 @@ func lossesOfRanks(t *testing.T, change, isDivided bool) (losses [12]float64, si
 		if err := train.Run(t.Context(), pg, c); err != nil {
 			t.Errorf("worker %d: %v", worker, err)
 		}
+		if worker == 0 {
+			if err := c.Optimizer.(*optim.EMA).With(func() (err error) {
+				averages, err = values(t.Context(), model)
+				return err
+			}); err != nil {
+				t.Error(err)
+			}
+		}
 	}
 	for worker, pg := range must.New(comm.Local(4, o)) {
 		wg.Go(func() { work(pg, worker) })
 	}
 	wg.Wait()
-	return losses, sizes
+	return losses, sizes, averages
 }
 
 // A run of four ranks that goes on with three and then again with four has the losses of an undisturbed one, with
 // whole optimizers and with divided ones.
 func TestGlobalBatchOfAGroupThatChanges(t *testing.T) {
-	want, _ := lossesOfRanks(t, false, false)
-	got, sizes := lossesOfRanks(t, true, false)
-	if divided, _ := lossesOfRanks(t, true, true); !(distance(divided[:], got[:]) < 1e-12) {
-		t.Errorf("with a divided optimizer the losses are %v, else %v", divided, got)
+	want, _, wantAverages := lossesOfRanks(t, false, whole)
+	got, sizes, _ := lossesOfRanks(t, true, whole)
+	for _, of := range []division{divided, copied} {
+		losses, _, averages := lossesOfRanks(t, true, of)
+		if !(distance(losses[:], want[:]) < 1e-12 && distance(averages, wantAverages) < 1e-12) {
+			t.Errorf("with a divided optimizer, copied: %v, the losses are %v, without a change %v; averages %v, %v", of == copied, losses, want, averages, wantAverages)
+		}
 	}
 	sizes[killed-1] = 0 // the loss may interrupt the evaluation before it on some ranks, and it is then made again
 	if sizes != [12]int{4, 4, 4, 4, 0, 3, 3, 3, 3, 4, 4, 4} {

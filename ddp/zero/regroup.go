@@ -24,14 +24,14 @@ func (o *Optimizer[O]) Progress() comm.Progress {
 }
 
 // Regroup divides the parameters and the optimizer's state among the ranks of the process group anew, after its members
-// have changed ([comm.ProcessGroup.Reconfigure], which was given Progress and has returned to). It regroups the model
-// too: see [ddp.Model.Regroup]. All ranks call it, in the same order as their other collectives; a rank that has just
-// joined has called New before.
+// have changed: [comm.ProcessGroup.Reconfigure], given the result of Progress, has returned `to`. It regroups the model
+// too, as [ddp.Model.Regroup] does. All ranks call it, in the same order as their other collectives; a rank that has
+// just joined has called New before.
 //
 // hasState says that all ranks have the parameters and their shards of the state after step to.Steps. Otherwise a shard
 // was lost with its rank, and the optimizer is inconsistent until the program has loaded a checkpoint on all ranks.
-// Before the first step no rank has a state. The parameters are then unchanged, and the program must make them equal on
-// all ranks.
+// Before the first step there is no state. The parameters are then unchanged, and the program must make them equal on
+// all ranks; unrounded values of 16-bit parameters ([nn.CastOptions]) are dropped.
 //
 // Until all ranks have their new shards, Regroup needs memory for these and the old ones. If it fails because the group
 // has failed, this rank still has the old ones, and the program may call Regroup for the next members.
@@ -49,9 +49,12 @@ func (o *Optimizer[O]) regroup(ctx context.Context, to comm.Membership) (hasStat
 	if err != nil {
 		return false, err
 	}
-	from := sources(ranks)
+	var from []int // nil: there is no state
+	if to.Steps > 0 {
+		from = sources(ranks)
+	}
 	var give []held
-	if from != nil && to.Steps > 0 {
+	if from != nil {
 		give, err = o.give(from)
 	}
 	if err := comm.Agree(ctx, s.pg, err); err != nil {
@@ -67,7 +70,7 @@ func (o *Optimizer[O]) regroup(ctx context.Context, to comm.Membership) (hasStat
 	if err == nil {
 		err = comm.Agree(ctx, s.pg, o.build())
 	}
-	if err == nil && from != nil && to.Steps > 0 {
+	if err == nil && from != nil {
 		err = o.take(ctx, give)
 	}
 	if err != nil {
@@ -75,17 +78,16 @@ func (o *Optimizer[O]) regroup(ctx context.Context, to comm.Membership) (hasStat
 		return false, err
 	}
 	s.hasReduced = false
-	switch hasState = from != nil; {
-	case to.Steps == 0:
-		hasState = to.Source >= 0
-		o.reset(0)
-	case hasState:
+	switch {
+	case from != nil:
 		o.EndLoad(to.Steps)
-	}
-	if !hasState {
+	case to.Steps == 0 && to.Source >= 0:
+		o.reset(0)
+	default:
 		o.BeginLoad()
+		return false, nil
 	}
-	return hasState, nil
+	return true, nil
 }
 
 // catchUp makes the updates of step `steps` if this rank has prepared them, and has failed to make them.
