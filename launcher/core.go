@@ -423,7 +423,7 @@ func (c *core) signalled(ev signalReceived) []action {
 		return c.finish()
 	case running:
 		c.verdict = signalled
-		if ev.canLeave && len(c.alive) > 0 {
+		if ev.canLeave && len(c.alive) > 0 && (sig == syscall.SIGINT || sig == syscall.SIGTERM) {
 			c.phase = stopping
 			c.asking = true
 			return []action{{verb: doAskToLeave, signal: sig}, {verb: doArmShutdown}}
