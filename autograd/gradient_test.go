@@ -104,6 +104,17 @@ func gradCases() (cases []gradCase) {
 			return autograd.FeedForward(x, in[0], in[1], in[2], nil, &o)
 		}, w1, b1, w2)
 	}
+	x, w, bias, a, b := device.Shape{2, 2, 3}, device.Shape{5, 3}, device.Shape{5}, device.Shape{2, 3}, device.Shape{5, 2}
+	add("LowRankLinear", -1, 1, func(in variables) *autograd.Variable {
+		return autograd.LowRankLinear(in[0], in[1], in[2], in[3], in[4], 0.5)
+	}, x, w, bias, a, b)
+	add("LowRankLinear without a bias", -1, 1, func(in variables) *autograd.Variable {
+		return autograd.LowRankLinear(in[0], in[1], nil, in[2], in[3], 2)
+	}, x, w, a, b)
+	add("LowRankLinear with a frozen weight", -1, 1, func(in variables) *autograd.Variable {
+		w := autograd.FromSlice(in[0].Device(), []float64{1, -2, 3, 0.5, 0.25, -1, 2, 1, 0, -1, 1.5, 0.75, -0.5, 2, 1}, 5, 3)
+		return autograd.LowRankLinear(in[0], w, nil, in[1], in[2], 2)
+	}, x, a, b)
 	add("MSELoss", -1, 1, func(in variables) *autograd.Variable { return autograd.MSELoss(in[0], in[1]) }, device.Shape{2, 3}, device.Shape{2, 3})
 	add("CrossEntropyLoss", -2, 2, func(in variables) *autograd.Variable {
 		return autograd.CrossEntropyLoss(in[0], autograd.FromSlice(in[0].Device(), []int64{2, 0, 2, 3}))

@@ -25,6 +25,7 @@ func TestMisfits(t *testing.T) {
 		"MatMulT":                          func() { autograd.MatMulT(x, true, y, false) },
 		"Linear":                           func() { autograd.Linear(x, y, nil) },
 		"Linear bias":                      func() { autograd.Linear(x, x, zeros(3)) },
+		"LowRankLinear":                    func() { autograd.LowRankLinear(x, x, nil, x, y, 1) },
 		"FeedForward":                      func() { autograd.FeedForward(x, y, nil, y, nil, nil) },
 		"Sum":                              func() { autograd.Sum(x, 2) },
 		"Mean":                             func() { autograd.Mean(x, 4, 2, 3) },
