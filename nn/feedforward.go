@@ -7,7 +7,7 @@ import "github.com/goddp/goddp/autograd"
 // of one of them, its result is recomputed in the backward pass.
 func FeedForward(x *autograd.Variable, first *LinearLayer, act Module, second *LinearLayer) *autograd.Variable {
 	opts, ok := feedForwardOptions(act)
-	if !ok || first.computeType() != second.computeType() {
+	if !ok || first.LowRank != nil || second.LowRank != nil || first.computeType() != second.computeType() {
 		return second.Forward(act.Forward(first.Forward(x)))
 	}
 	w1, b1 := first.parameters()

@@ -23,6 +23,8 @@ type LinearOptions struct {
 type LinearLayer struct {
 	Weight *Parameter // [out in]
 	Bias   *Parameter // [out], or nil
+	// LowRank is an adapter of the weight, or nil.
+	LowRank *LowRank
 
 	compute device.DType // Invalid means the weight's type
 }
@@ -48,13 +50,12 @@ func Linear(in, out int, opts *LinearOptions) *LinearLayer {
 
 // Forward applies the layer to x [... in].
 func (l *LinearLayer) Forward(x *autograd.Variable) *autograd.Variable {
-	return l.forward(x, autograd.Linear)
-}
-
-// forward applies compute, which is autograd.Linear or autograd.LinearReLU.
-func (l *LinearLayer) forward(x *autograd.Variable, compute func(x, w, bias *autograd.Variable) *autograd.Variable) *autograd.Variable {
 	weight, bias := l.parameters()
-	return compute(autograd.Cast(x, l.computeType()), weight, bias)
+	x = autograd.Cast(x, l.computeType())
+	if l.LowRank != nil {
+		return l.LowRank.forward(x, weight, bias)
+	}
+	return autograd.Linear(x, weight, bias)
 }
 
 // computeType returns the type of the products and of the result.
@@ -74,10 +75,14 @@ func (l *LinearLayer) parameters() (weight, bias *autograd.Variable) {
 	return weight, bias
 }
 
-// Parameters returns "weight" and, if there is one, "bias".
+// Parameters returns "weight" and, if they are there, "bias" and the adapter's "lora_A.weight" and "lora_B.weight".
 func (l *LinearLayer) Parameters() []*Parameter {
-	if l.Bias == nil {
-		return []*Parameter{l.Weight}
+	all := []*Parameter{l.Weight}
+	if l.Bias != nil {
+		all = append(all, l.Bias)
 	}
-	return []*Parameter{l.Weight, l.Bias}
+	if l.LowRank != nil {
+		all = append(all, l.LowRank.A, l.LowRank.B)
+	}
+	return all
 }

@@ -90,7 +90,11 @@ func (s *Sequence) apply(m step, x *autograd.Variable) *autograd.Variable {
 type linearReLU struct{ *LinearLayer }
 
 func (l linearReLU) Forward(x *autograd.Variable) *autograd.Variable {
-	return l.forward(x, autograd.LinearReLU)
+	if l.LowRank != nil {
+		return autograd.ReLU(l.LinearLayer.Forward(x))
+	}
+	weight, bias := l.parameters()
+	return autograd.LinearReLU(autograd.Cast(x, l.computeType()), weight, bias)
 }
 
 // batchNormReLU is a BatchNorm and a ReLU as one operation.

@@ -14,8 +14,8 @@ import (
 
 // State returns m's parameters and buffers by name: its state dict. The values are the variables themselves,
 // not copies. A model wrapped by package ddp has the names of the inner module, without a prefix, so a state
-// of the wrapped model loads into the inner module, and vice versa. State panics with a [*DuplicateNameError] if
-// two variables have the same name.
+// of the wrapped model loads into the inner module, and vice versa. The parameters of a base model are left out: see
+// [FreezeBase]. State panics with a [*DuplicateNameError] if two variables have the same name.
 func State(m Model) map[string]*autograd.Variable {
 	state := map[string]*autograd.Variable{}
 	add := func(name string, v *autograd.Variable) {
@@ -25,7 +25,9 @@ func State(m Model) map[string]*autograd.Variable {
 		state[name] = v
 	}
 	for _, p := range m.Parameters() {
-		add(p.Name(), p.Var())
+		if !p.isBase {
+			add(p.Name(), p.Var())
+		}
 	}
 	for _, b := range Buffers(m) {
 		add(b.Name(), b.Var())

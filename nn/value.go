@@ -88,6 +88,25 @@ func (p *Parameter) Frozen() bool {
 	return p.frozen
 }
 
+// FreezeBase freezes the parameters that m has now, and marks them as those of a base model, whose files have their
+// values. [State] leaves them out, and so do checkpoints and saved weights. It is called before ddp.New.
+func FreezeBase(m Model) {
+	for _, p := range m.Parameters() {
+		p.Freeze()
+		p.isBase = true
+	}
+}
+
+// UnfreezeBase undoes FreezeBase.
+func UnfreezeBase(m Model) {
+	for _, p := range m.Parameters() {
+		if p.isBase {
+			p.isBase = false
+			p.Unfreeze()
+		}
+	}
+}
+
 func (p *Parameter) String() string { return p.describe(p.name) }
 
 // Buffer is a variable of a module's state that is not a parameter, with its name in the module.
@@ -178,6 +197,7 @@ type value struct {
 	master master             // for a 16-bit parameter; usually unset
 
 	frozen bool // whether Place creates the parameter frozen
+	isBase bool // whether the parameter belongs to a base model: see FreezeBase
 }
 
 func placed(name string, v *autograd.Variable) *value {
