@@ -13,6 +13,9 @@ import (
 type AttentionOptions struct {
 	// Causal masks the keys after position i for query i.
 	Causal bool
+	// Window, if positive, masks the keys up to position i - Window for query i. With Causal, query i then
+	// attends to the last Window keys: sliding-window attention. The kernels skip what is masked.
+	Window int
 	// Mask, if not nil, broadcasts to [B H T S]. In a mask of Uint8, 0 masks a key for a query. A
 	// mask of the type of q is added to the scaled products. The mask gets no gradient.
 	Mask *Variable
@@ -124,11 +127,14 @@ func (f *attention) parts(t device.Tensor) (q, k, v kernels.Heads) {
 }
 
 func (f *attention) attend(c *Call) kernels.Attend {
-	a := kernels.Attend{Causal: f.Causal, Scale: f.Scale}
+	a := kernels.Attend{Causal: f.Causal, Window: f.Window, Scale: f.Scale}
 	if f.isPacked() {
 		a.Q, a.K, a.V = f.parts(c.In[0])
 	} else {
 		a.Q, a.K, a.V = f.of(c.In[0]), f.of(c.In[1]), f.of(c.In[2])
+	}
+	if a.Window >= a.Q.T { // it masks nothing
+		a.Window = 0
 	}
 	if f.masked {
 		a.Mask = c.In[len(c.In)-1]

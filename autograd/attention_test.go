@@ -23,6 +23,7 @@ func attentionCases() (cases []gradCase) {
 	add("", of(autograd.AttentionOptions{}), device.Shape{2, 2, 3, 4}, device.Shape{2, 2, 5, 4}, device.Shape{2, 2, 5, 4})
 	add("of one", of(autograd.AttentionOptions{}), device.Shape{1, 1, 1, 1}, device.Shape{1, 1, 2, 1}, device.Shape{1, 1, 2, 1})
 	add("causal", of(autograd.AttentionOptions{Causal: true, Scale: 0.7}), device.Shape{1, 2, 4, 3}, device.Shape{1, 2, 4, 3}, device.Shape{1, 2, 4, 3})
+	add("of a window", of(autograd.AttentionOptions{Causal: true, Window: 2}), device.Shape{1, 2, 4, 3}, device.Shape{1, 2, 4, 3}, device.Shape{1, 2, 4, 3})
 	add("of groups", of(autograd.AttentionOptions{}), device.Shape{1, 4, 3, 2}, device.Shape{1, 2, 3, 2}, device.Shape{1, 2, 3, 2})
 	add("rows first", of(autograd.AttentionOptions{RowsFirst: true}), device.Shape{2, 3, 2, 4}, device.Shape{2, 5, 1, 4}, device.Shape{2, 5, 1, 4})
 	add("masked", func(in variables) *autograd.Variable {

@@ -30,6 +30,7 @@ func TestForward(t *testing.T) {
 		{"AddScalar", autograd.AddScalar(x, 0.5), device.Shape{2, 3}, []float64{1.5, 2.5, 3.5, 4.5, 5.5, 6.5}},
 		{"MulScalar", autograd.MulScalar(x, 2), device.Shape{2, 3}, []float64{2, 4, 6, 8, 10, 12}},
 		{"Log", autograd.Log(x), device.Shape{2, 3}, []float64{0, ln(2), ln(3), ln(4), ln(5), ln(6)}},
+		{"SwiGLU", autograd.SwiGLU(autograd.Log(x), x), device.Shape{2, 3}, []float64{0, 4. / 3 * ln(2), 9. / 4 * ln(3), 16. / 5 * ln(4), 25. / 6 * ln(5), 36. / 7 * ln(6)}},
 		{"Sum", autograd.Sum(x), device.Shape{}, []float64{21}},
 		{"Sum to [3]", autograd.Sum(x, 3), device.Shape{3}, []float64{5, 7, 9}},
 		{"Sum to [2 1]", autograd.Sum(x, 2, 1), device.Shape{2, 1}, []float64{6, 15}},
@@ -267,6 +268,7 @@ func TestForwardOfAttention(t *testing.T) {
 	}{
 		"plain":  {autograd.AttentionOptions{}, 1 / math.Sqrt(5), make([]float64, 9)},
 		"causal": {autograd.AttentionOptions{Causal: true, Scale: 0.7}, 0.7, []float64{0, inf, inf, 0, 0, inf, 0, 0, 0}},
+		"window": {autograd.AttentionOptions{Causal: true, Window: 2, Scale: 0.7}, 0.7, []float64{0, inf, inf, 0, 0, inf, inf, 0, 0}},
 		"added":  {autograd.AttentionOptions{Mask: autograd.FromSlice(dev, added, 3, 3)}, 1 / math.Sqrt(5), added},
 		"mask":   {autograd.AttentionOptions{Mask: allowed}, 1 / math.Sqrt(5), []float64{0, inf, 0, inf, 0, inf, 0, 0, 0}},
 	} {

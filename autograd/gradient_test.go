@@ -115,6 +115,9 @@ func gradCases() (cases []gradCase) {
 		w := autograd.FromSlice(in[0].Device(), []float64{1, -2, 3, 0.5, 0.25, -1, 2, 1, 0, -1, 1.5, 0.75, -0.5, 2, 1}, 5, 3)
 		return autograd.LowRankLinear(in[0], w, nil, in[1], in[2], 2)
 	}, x, a, b)
+	add("SwiGLU", -3, 3, func(in variables) *autograd.Variable { return autograd.SwiGLU(in[0], in[1]) }, device.Shape{2, 5}, device.Shape{2, 5})
+	add("SwiGLU of one for both", -3, 3, func(in variables) *autograd.Variable { return autograd.SwiGLU(in[0], in[0]) }, device.Shape{2, 5})
+	add("SwiGLU of a result", -3, 3, func(in variables) *autograd.Variable { return autograd.SwiGLU(autograd.Neg(in[0]), in[1]) }, device.Shape{2, 5}, device.Shape{2, 5})
 	add("MSELoss", -1, 1, func(in variables) *autograd.Variable { return autograd.MSELoss(in[0], in[1]) }, device.Shape{2, 3}, device.Shape{2, 3})
 	add("CrossEntropyLoss", -2, 2, func(in variables) *autograd.Variable {
 		return autograd.CrossEntropyLoss(in[0], autograd.FromSlice(in[0].Device(), []int64{2, 0, 2, 3}))

@@ -136,6 +136,8 @@ func (p *parity) elementwise() {
 	for _, e := range elementwise {
 		p.add(e.torch, func(x variables) *autograd.Variable { return e.f(x[0]) }, p.input(e.lo, e.hi, p.shape(p.IntN(5))...))
 	}
+	shape := p.shape(p.IntN(4))
+	p.add("F.silu(x[0]) * x[1]", func(x variables) *autograd.Variable { return autograd.SwiGLU(x[0], x[1]) }, p.input(-4, 4, shape...), p.input(-4, 4, shape...))
 	for name, f := range map[string]func(*autograd.Variable, int) *autograd.Variable{"softmax": autograd.Softmax, "log_softmax": autograd.LogSoftmax} {
 		shape := p.shape(p.IntN(5))
 		axis := p.signed(p.IntN(max(len(shape), 1)), max(len(shape), 1))
@@ -243,9 +245,12 @@ func (p *parity) indexing() {
 
 // attention adds an attention that is causal, one with a mask that is added to the scores, and one of allowed keys, in turn.
 func (p *parity) attention() {
-	kind := p.IntN(3)
+	kind, window := p.IntN(3), p.IntN(40)
 	b, keyHeads, group, rows, keys, d := p.size(3), 1+p.IntN(3), 1+p.IntN(2), p.size(90), p.size(90), 1+p.IntN(40)
 	opts := autograd.AttentionOptions{Causal: kind == 0, Scale: []float64{0, 0.3}[p.IntN(2)]}
+	if kind == 0 && keys >= rows { // each query has a key
+		opts.Window = window
+	}
 	scale := opts.Scale
 	if scale == 0 {
 		scale = 1 / math.Sqrt(float64(d))
@@ -256,6 +261,9 @@ func (p *parity) attention() {
 	switch kind {
 	case 0:
 		scores = fmt.Sprintf("(%s).masked_fill(torch.ones(%d, %d, dtype=torch.bool, device=x[0].device).triu(1), float('-inf'))", scores, rows, keys)
+		if opts.Window > 0 {
+			scores = fmt.Sprintf("(%s).masked_fill(torch.ones(%d, %d, dtype=torch.bool, device=x[0].device).tril(%d), float('-inf'))", scores, rows, keys, -opts.Window)
+		}
 	case 1:
 		scores += " + x[3]"
 	case 2: // each query has a key

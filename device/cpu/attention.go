@@ -63,6 +63,7 @@ type attention[T float] struct {
 	added   []T
 	strides [4]int // the strides of the mask
 	causal  bool
+	window  int // 0 means none
 	scale   T
 	group   int // the number of heads of q for each head of k
 	tile    int // the number of rows and of columns of a tile
@@ -71,7 +72,7 @@ type attention[T float] struct {
 func newAttention[T float](k *kernelSet, a kernels.Attend) *attention[T] {
 	at := &attention[T]{
 		kernels: k, q: newHeads[T](a.Q), k: newHeads[T](a.K), v: newHeads[T](a.V),
-		causal: a.Causal, scale: T(a.Scale), group: a.Q.H / max(a.K.H, 1), tile: 64,
+		causal: a.Causal, window: a.Window, scale: T(a.Scale), group: a.Q.H / max(a.K.H, 1), tile: 64,
 	}
 	for at.tile*at.tile*a.Q.D > oneThread {
 		at.tile /= 2
@@ -107,12 +108,17 @@ type block struct{ b, head, i, iTo, j, jTo int }
 func (t block) queries() int { return t.iTo - t.i }
 func (t block) keys() int    { return t.jTo - t.j }
 
-// keysOf returns the number of keys that the queries before iTo may attend to.
-func (a *attention[T]) keysOf(iTo int) int {
+// keysOf returns the range of tiles, from the key first on and without the key end, that holds the keys to which the
+// queries i to iTo-1 may attend.
+func (a *attention[T]) keysOf(i, iTo int) (first, end int) {
+	end = a.k.T
 	if a.causal {
-		return min(iTo, a.k.T)
+		end = min(iTo, end)
 	}
-	return a.k.T
+	if a.window > 0 {
+		first = max(i-a.window+1, 0) / a.tile * a.tile
+	}
+	return first, end
 }
 
 // products computes x·yᵀ for a tile. The rows of x are along the queries, the rows of y along the
@@ -150,6 +156,11 @@ func (a *attention[T]) scores(dst []T, t block) {
 				row[j] = none
 			}
 		}
+		if a.window > 0 {
+			for j := range min(max(i-a.window+1-t.j, 0), n) {
+				row[j] = none
+			}
+		}
 	}
 }
 
@@ -177,8 +188,8 @@ func (a *attention[T]) forward(out kernels.Heads, lse device.Tensor) {
 		for r := range top {
 			top[r], total[r] = T(math.Inf(-1)), 0
 		}
-		keys := a.keysOf(to)
-		for j := 0; j < keys; j += a.tile {
+		first, keys := a.keysOf(i, to)
+		for j := first; j < keys; j += a.tile {
 			t := block{b, head, i, to, j, min(j+a.tile, keys)}
 			a.scores(s, t)
 			n := t.keys()
@@ -332,8 +343,8 @@ func (a *attention[T]) queryGrad(dq heads[T], acc device.Accum, g heads[T], lse,
 	a.eachTile(a.q, 2*a.k.T, 2*size+a.tile*a.q.D, func(w []T, b, head, i, to int) {
 		p, ds, sum := w[:size], w[size:2*size], w[2*size:]
 		clear(sum)
-		keys := a.keysOf(to)
-		for j := 0; j < keys; j += a.tile {
+		first, keys := a.keysOf(i, to)
+		for j := first; j < keys; j += a.tile {
 			t := block{b, head, i, to, j, min(j+a.tile, keys)}
 			a.derive(p, ds, t, g, lse, delta)
 			a.addRows(sum, ds, false, t, a.k, head/a.group, t.j, t.jTo)
@@ -358,13 +369,16 @@ func (a *attention[T]) keyValueGrad(to kernels.AttentionGrads, g heads[T], lse, 
 		p, ds, sums := w[:size], w[size:2*size], w[2*size:]
 		sumK, sumV := sums[:a.tile*a.q.D], sums[a.tile*a.q.D:]
 		clear(sums)
-		first := 0
+		first, end := 0, a.q.T
 		if a.causal {
 			first = j / a.tile * a.tile
 		}
+		if a.window > 0 {
+			end = min(end, jTo-1+a.window)
+		}
 		for head := keyHead * a.group; head < (keyHead+1)*a.group; head++ {
-			for i := first; i < a.q.T; i += a.tile {
-				t := block{b, head, i, min(i+a.tile, a.q.T), j, jTo}
+			for i := first; i < end; i += a.tile {
+				t := block{b, head, i, min(i+a.tile, end), j, jTo}
 				a.derive(p, ds, t, g, lse, delta)
 				a.addRows(sumV, p, true, t, g, head, t.i, t.iTo)
 				a.addRows(sumK, ds, true, t, a.q, head, t.i, t.iTo)

@@ -26,7 +26,7 @@ type attendArgs struct {
 	lse, delta, mask      uint64
 	maskStrides           [4]int64
 	heads, keyHeads       int64
-	t, s, d               int64
+	t, s, d, window       int64
 	acc, acc2             device.Accum
 	scale                 float64
 	causal, maskKind      int32
@@ -178,7 +178,7 @@ func (k *kernelSet) attentionDelta(s *gpuStream, delta device.Tensor, g, o kerne
 func (k *kernelSet) attend(a kernels.Attend, o kernels.Heads) attendArgs {
 	args := attendArgs{
 		q: k.heads(a.Q), k: k.heads(a.K), v: k.heads(a.V), o: k.heads(o),
-		heads: int64(a.Q.H), keyHeads: int64(a.K.H), t: int64(a.Q.T), s: int64(a.K.T), d: int64(a.Q.D),
+		heads: int64(a.Q.H), keyHeads: int64(a.K.H), t: int64(a.Q.T), s: int64(a.K.T), d: int64(a.Q.D), window: int64(a.Window),
 		scale: a.Scale, causal: flag(a.Causal),
 	}
 	if !a.Mask.IsZero() {

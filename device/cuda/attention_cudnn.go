@@ -78,14 +78,14 @@ type flashWay struct {
 	part              int // the number of batches that backward computes
 }
 
-// shape returns the key of the plans for a. It returns false if cuDNN has no kernel for a: if a has an arbitrary mask
-// or empty operands, or if its heads are not whole packs.
+// shape returns the key of the plans for a. It returns false if cuDNN has no kernel for a: if a has an arbitrary mask,
+// a window or empty operands, or if its heads are not whole packs.
 func (f *flash) shape(o kernels.Heads, a kernels.Attend) (flashShape, bool) {
 	z := flashShape{
 		flashKind{a.Q.Data.DType, a.Q.H, a.K.H, a.Q.T, a.K.T, a.Q.D, a.Causal},
 		a.Q.B, a.Scale, layoutOf(a.Q), layoutOf(a.K), layoutOf(a.V), layoutOf(o),
 	}
-	serves := z.dt.Size() == 2 && a.Mask.IsZero() && min(z.batches, z.h, z.hk, z.t, z.s, z.d) > 0 && z.t*z.s > 1 && inPacks(a.Q, a.K, a.V, o)
+	serves := z.dt.Size() == 2 && a.Mask.IsZero() && a.Window == 0 && min(z.batches, z.h, z.hk, z.t, z.s, z.d) > 0 && z.t*z.s > 1 && inPacks(a.Q, a.K, a.V, o)
 	return z, serves
 }
 

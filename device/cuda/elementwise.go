@@ -80,3 +80,31 @@ func (k *kernelSet) scale(st device.Stream, dst device.Tensor, beta float64) err
 	s := d.stream(st)
 	return s.enqueued(d.check("cuMemsetD8Async", C.drv_clear(d.drv.fns, d.ctx, C.uint64_t(k.addr(dst)), C.size_t(dst.Bytes()), s.handle)))
 }
+
+// swiGLUGradArgs has the layout of the structure SwigluGrad in kernels/elementwise.cu.
+type swiGLUGradArgs struct {
+	dgate, dup, g, gate, up, n uint64
+	accGate, accUp             device.Accum
+	wide                       int32
+}
+
+func (k *kernelSet) SwiGLU(s device.Stream, dst, gate, up device.Tensor) error {
+	operands.SwiGLU(dst, gate, up)
+	return k.each(s, &k.swiGLU, dst, mapArgs{x: k.addr(gate), y: k.addr(up), acc: device.Store})
+}
+
+func (k *kernelSet) SwiGLUGrad(s device.Stream, to kernels.SwiGLUGrads, g, gate, up device.Tensor) error {
+	operands.SwiGLUGrad(to, g, gate, up)
+	if g.Len() == 0 {
+		return nil
+	}
+	a := swiGLUGradArgs{
+		dgate: k.optional(to.Gate), dup: k.optional(to.Up), g: k.addr(g), gate: k.addr(gate), up: k.addr(up), n: uint64(g.Len()),
+		accGate: to.AccGate, accUp: to.AccUp,
+	}
+	items := g.Len()
+	if packed(a.dgate, a.dup, a.g, a.gate, a.up) {
+		a.wide, items = 1, ceil(g.Bytes(), packBytes)
+	}
+	return k.launch(k.d.stream(s), k.swiGLUGrad[g.DType], k.flat(items), unsafe.Pointer(&a), unsafe.Sizeof(a))
+}

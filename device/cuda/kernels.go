@@ -52,6 +52,7 @@ type kernelSet struct {
 	custom   map[customKey]customModule // modules by first launch
 
 	axpby, unary, unaryGrad, mseGrad, biasAct     perFloat
+	swiGLU, swiGLUGrad                            perFloat
 	binary                                        perFloat
 	sumRuns, sumColumns, fold                     perFloat
 	squares, mean, crossEntropy, crossEntropyGrad perFloat
@@ -225,6 +226,7 @@ func (k *kernelSet) files() map[string]map[string]*C.uintptr_t {
 	return map[string]map[string]*C.uintptr_t{
 		"elementwise.cu": floats(map[string]*perFloat{
 			"axpby": &k.axpby, "unary": &k.unary, "unary_grad": &k.unaryGrad, "mse_grad": &k.mseGrad, "scale_by": &k.scaleBy, "bias_act": &k.biasAct,
+			"swiglu": &k.swiGLU, "swiglu_grad": &k.swiGLUGrad,
 		}),
 		"broadcast.cu": floats(map[string]*perFloat{"binary": &k.binary}),
 		"reduce.cu":    floats(map[string]*perFloat{"sum_runs": &k.sumRuns, "sum_columns": &k.sumColumns, "fold": &k.fold}),

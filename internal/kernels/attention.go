@@ -45,6 +45,8 @@ type Attend struct {
 	Mask device.Tensor
 	// Causal masks the keys after position i for query i.
 	Causal bool
+	// Window, if positive, masks the keys up to position i - Window for query i.
+	Window int
 	Scale  float64 // the factor of the products of queries and keys
 }
 

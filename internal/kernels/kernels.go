@@ -44,6 +44,7 @@ type Kernels interface {
 	Pooling
 	Clipping
 	FeedForward
+	SwiGLU
 
 	// Values returns the per-device state of other packages.
 	Values() *Values

@@ -10,7 +10,7 @@ struct Attend {
 	Heads dst, dst2; // the gradients: dq, or dk and dv
 	u64 lse, delta, mask;
 	i64 mask_batch, mask_head, mask_row, mask_col; // strides in elements
-	i64 heads, key_heads, t, s, d;
+	i64 heads, key_heads, t, s, d, window; // window: 0 for none
 	Accum acc, acc2;
 	double scale;
 	i32 causal, mask_kind;
@@ -39,6 +39,15 @@ template <class T> __device__ inline T *head_of(const Heads &h, i64 batch, i64 h
 
 __device__ inline i64 smaller(i64 a, i64 b) { return a < b ? a : b; }
 
+// first_tile returns the first tile of keys of which a query from i on may attend to one. tile is a tile's size.
+__device__ inline i64 first_tile(const Attend &a, i64 i, int tile) {
+	const i64 first = a.window ? i - a.window + 1 : 0;
+	return first > 0 ? first / tile * tile : 0;
+}
+
+// end_of returns the number of queries up to the last one that may attend to a key before `before`.
+__device__ inline i64 end_of(const Attend &a, i64 before) { return a.window ? smaller(a.t, before - 1 + a.window) : a.t; }
+
 // least returns -Inf.
 __device__ inline double least() { return __longlong_as_double(0xfff0000000000000ll); }
 
@@ -46,7 +55,7 @@ __device__ inline double least() { return __longlong_as_double(0xfff000000000000
 // mask. The result is -Inf if the query may not attend to the key, or if i or j is out of range.
 // added is a factor of a mask that is added.
 template <class T, class A> __device__ inline A masked(const Attend &a, i64 mask, i64 i, i64 j, A s, A added) {
-	if (i >= a.t || j >= a.s || (a.causal && j > i)) return (A)least();
+	if (i >= a.t || j >= a.s || (a.causal && j > i) || (a.window && j <= i - a.window)) return (A)least();
 	if (a.mask_kind == NO_MASK) return s;
 	const i64 at = mask + i * a.mask_row + j * a.mask_col;
 	if (a.mask_kind == ADDED) return s + up(((const T *)a.mask)[at]) * added;

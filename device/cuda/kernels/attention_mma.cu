@@ -228,13 +228,14 @@ template <class T, int N> __device__ inline void hide_keys(const Attend &a, i64 
 #pragma unroll
 	for (int half = 0; half < 2; half++) {
 		const i64 row = i + g + half * 8;
+		const int begin = a.window ? (int)smaller(row - a.window + 1 - j, N) : 0;
 		const int end = (int)(a.causal ? smaller(smaller(a.s, row + 1) - j, N) : smaller(a.s - j, N));
 #pragma unroll
 		for (int n = 0; n < N / 8; n++)
 #pragma unroll
 			for (int e = half * 2; e < half * 2 + 2; e++) {
 				const int c = n * 8 + 2 * t + e % 2;
-				if (c >= end) s.v[n][e] = (float)least();
+				if (c < begin || c >= end) s.v[n][e] = (float)least();
 			}
 	}
 	if (a.mask_kind == NO_MASK) return;
@@ -251,7 +252,8 @@ template <class T, int N> __device__ inline void hide_queries(const Attend &a, i
 	const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
 	for (int half = 0; half < 2; half++) {
-		const int begin = a.causal ? (int)smaller(j + g + half * 8 - i, N) : 0, end = (int)smaller(a.t - i, N);
+		const int begin = a.causal ? (int)smaller(j + g + half * 8 - i, N) : 0;
+		const int end = (int)smaller(end_of(a, j + g + half * 8 + 1) - i, N);
 #pragma unroll
 		for (int n = 0; n < N / 8; n++)
 #pragma unroll
@@ -294,19 +296,21 @@ template <class T, int D, int M, int R, int N> __device__ inline void attention(
 		copy_tile<R, D>(after(sk, buffer * R * (D + 8)), k + j * a.k.row, a.k.row, a.s - j, a.d);
 		copy_tile<R, D>(after(sv, buffer * R * (D + 8)), v + j * a.v.row, a.v.row, a.s - j, a.d);
 	};
-	if (keys > 0) copy(0, 0);
+	const i64 begin = first_tile(a, at.first, R);
+	if (keys > begin) copy(begin, 0);
 	int buffer = 0;
-	for (i64 tile = 0; tile < keys; tile += R, buffer ^= 1) {
+	for (i64 tile = begin; tile < keys; tile += R, buffer ^= 1) {
 		wait_copies();
 		__syncthreads(); // the tile is there, and the other buffers were read
 		if (tile + R < keys) copy(tile + R, buffer ^ 1);
 		for (int part = 0; part < R; part += N) {
 			const i64 j = tile + part;
 			if (a.causal && j > first + M * 16 - 1) break;
+			if (a.window && j + N <= first - a.window + 1) continue;
 			const int offset = (buffer * R + part) * (D + 8);
 			Sums<N> s[M];
 			products<T, M>(s, x, after(sk, offset));
-			if (a.mask_kind != NO_MASK || j + N > a.s || (a.causal && j + N > first + 1)) {
+			if (a.mask_kind != NO_MASK || j + N > a.s || (a.causal && j + N > first + 1) || (a.window && j < first + M * 16 - a.window)) {
 #pragma unroll
 				for (int m = 0; m < M; m++) hide_keys<T>(a, mask, s[m], first + m * 16, j);
 			}
@@ -411,20 +415,22 @@ template <class T, int D, int M, int R, int N> __device__ inline void attention_
 		copy_tile<R, D>(after(sk, buffer * R * (D + 8)), k + j * a.k.row, a.k.row, a.s - j, a.d);
 		copy_tile<R, D>(after(sv, buffer * R * (D + 8)), v + j * a.v.row, a.v.row, a.s - j, a.d);
 	};
-	if (keys > 0) copy(0, 0);
+	const i64 begin = first_tile(a, at.first, R);
+	if (keys > begin) copy(begin, 0);
 	int buffer = 0;
-	for (i64 tile = 0; tile < keys; tile += R, buffer ^= 1) {
+	for (i64 tile = begin; tile < keys; tile += R, buffer ^= 1) {
 		wait_copies();
 		__syncthreads(); // the tile is there, and the other buffers were read
 		if (tile + R < keys) copy(tile + R, buffer ^ 1);
 		for (int part = 0; part < R; part += N) {
 			const i64 j = tile + part;
 			if (a.causal && j > first + M * 16 - 1) break;
+			if (a.window && j + N <= first - a.window + 1) continue;
 			const int offset = (buffer * R + part) * (D + 8);
 			Sums<N> s[M], ds[M];
 			products<T, M>(s, x, after(sk, offset));
 			products<T, M>(ds, go, after(sv, offset));
-			if (a.mask_kind != NO_MASK || j + N > a.s || (a.causal && j + N > first + 1)) {
+			if (a.mask_kind != NO_MASK || j + N > a.s || (a.causal && j + N > first + 1) || (a.window && j < first + M * 16 - a.window)) {
 #pragma unroll
 				for (int m = 0; m < M; m++) hide_keys<T>(a, mask, s[m], first + m * 16, j);
 			}
@@ -462,7 +468,8 @@ template <class T, int D, int M, int R, int N> __device__ inline void attention_
 		sum_k[m].clear();
 		sum_v[m].clear();
 	}
-	const i64 from = a.causal ? at.first / R * R : 0, last = (at.head + 1) * group; // of queries, and of heads
+	const i64 from = a.causal ? at.first / R * R : 0, end = end_of(a, at.first + block); // of queries
+	const i64 last = (at.head + 1) * group; // of heads
 	auto copy = [&](i64 head, i64 i, int buffer) {
 		const int offset = buffer * R;
 		copy_tile<R, D>(after(sq, offset * (D + 8)), head_of<const T>(a.q, at.batch, head) + i * a.q.row, a.q.row, a.t - i, a.d);
@@ -473,22 +480,23 @@ template <class T, int D, int M, int R, int N> __device__ inline void attention_
 			copy4(after(sd, (offset + threadIdx.x) * 2), (const float *)a.delta + of, row < a.t);
 		}
 	};
-	i64 head = from < a.t ? at.head * group : last, tile = from;
+	i64 head = from < end ? at.head * group : last, tile = from;
 	if (head < last) copy(head, tile, 0);
 	for (int buffer = 0; head < last; buffer ^= 1) {
 		wait_copies();
 		__syncthreads(); // the tile is there, and the other buffers were read
-		const i64 next = tile + R < a.t ? tile + R : from, next_head = head + (tile + R >= a.t);
+		const i64 next = tile + R < end ? tile + R : from, next_head = head + (tile + R >= end);
 		if (next_head < last) copy(next_head, next, buffer ^ 1);
 		const i64 mask = at.batch * a.mask_batch + head * a.mask_head;
 		for (int part = 0; part < R; part += N) {
 			const i64 i = tile + part;
 			if (a.causal && i + N <= first) continue;
+			if (a.window && i >= first + M * 16 - 1 + a.window) continue;
 			const int offset = (buffer * R + part) * (D + 8);
 			Sums<N> p[M], ds[M];
 			products<T, M>(p, k, after(sq, offset));
 			products<T, M>(ds, v, after(sg, offset));
-			if (a.mask_kind != NO_MASK || i + N > a.t || (a.causal && first + M * 16 - 1 > i)) {
+			if (a.mask_kind != NO_MASK || i + N > a.t || (a.causal && first + M * 16 - 1 > i) || (a.window && i + N > first + a.window)) {
 #pragma unroll
 				for (int m = 0; m < M; m++) hide_queries<T>(a, mask, p[m], i, first + m * 16);
 			}

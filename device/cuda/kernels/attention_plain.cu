@@ -81,7 +81,7 @@ template <class T, int C> __device__ inline void attention(const Attend &a) {
 	const A none = (A)least(), scale = (A)a.scale;
 	A sum[ROWS][C] = {}, top[ROWS], total[ROWS];
 	for (int i = 0; i < ROWS; i++) top[i] = none, total[i] = 0;
-	for (i64 j = 0; j < keys; j += TILE) {
+	for (i64 j = first_tile(a, at.first, TILE); j < keys; j += TILE) {
 		const i64 n = smaller(TILE, a.s - j);
 		A s[ROWS];
 		products(s, q, a.q.row, rows, k + j * a.k.row, a.k.row, n, a.d, tx, ty);
@@ -137,7 +137,7 @@ template <class T, int C> __device__ inline void attention_query_grad(const Atte
 		lse[i] = r < a.t ? ((const A *)a.lse)[head + r] : A(0);
 		delta[i] = r < a.t ? ((const A *)a.delta)[head + r] : A(0);
 	}
-	for (i64 j = 0; j < keys; j += TILE) {
+	for (i64 j = first_tile(a, at.first, TILE); j < keys; j += TILE) {
 		const i64 n = smaller(TILE, a.s - j);
 		A s[ROWS], dp[ROWS];
 		products(s, q, a.q.row, rows, k + j * a.k.row, a.k.row, n, a.d, tx, ty);
@@ -165,7 +165,7 @@ template <class T, int C> __device__ inline void attention_key_value_grad(const 
 	__shared__ A tx[TILE][TILE + 1], ty[TILE][TILE + 1], p[TILE][TILE + 1];
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 	const Place at = place(a.key_heads, a.s, TILE, false);
-	const i64 group = a.heads / a.key_heads, rows = smaller(TILE, a.s - at.first);
+	const i64 group = a.heads / a.key_heads, rows = smaller(TILE, a.s - at.first), end = end_of(a, at.first + rows);
 	const T *k = head_of<const T>(a.k, at.batch, at.head) + at.first * a.k.row;
 	const T *v = head_of<const T>(a.v, at.batch, at.head) + at.first * a.v.row;
 	const A scale = (A)a.scale;
@@ -173,7 +173,7 @@ template <class T, int C> __device__ inline void attention_key_value_grad(const 
 	for (i64 head = at.head * group; head < (at.head + 1) * group; head++) {
 		const T *q = head_of<const T>(a.q, at.batch, head), *g = head_of<const T>(a.o, at.batch, head);
 		const i64 of = (at.batch * a.heads + head) * a.t, mask = at.batch * a.mask_batch + head * a.mask_head;
-		for (i64 i = a.causal ? at.first : 0; i < a.t; i += TILE) {
+		for (i64 i = a.causal ? at.first : 0; i < end; i += TILE) {
 			const i64 n = smaller(TILE, a.t - i), column = i + lane;
 			const A lse = column < a.t ? ((const A *)a.lse)[of + column] : A(0);
 			const A delta = column < a.t ? ((const A *)a.delta)[of + column] : A(0);

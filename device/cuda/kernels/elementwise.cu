@@ -1,4 +1,4 @@
-// Elementwise kernels over contiguous arrays: Axpby, Unary, UnaryGrad, MSEGrad, and the bias and
+// Elementwise kernels over contiguous arrays: Axpby, Unary, UnaryGrad, SwiGLU, MSEGrad, and the bias and
 // activation of a Linear if cuBLAS has no fused kernel for them.
 
 struct Map {
@@ -238,6 +238,57 @@ template <class T> __device__ inline void scale_by(const Map &a) {
 	map<T>(a, [factor](A x, A, u64) { return factor * x; });
 }
 
+// gate_sigmoid is sigmoid, to a rounding of T.
+template <class T, class A> __device__ inline A gate_sigmoid(A v) {
+	const A e = quick_exp<T>(-abs_(v));
+	return quick_divide<T>(v < 0 ? e : A(1), 1 + e);
+}
+
+// swiglu: x is the gate.
+template <class T> __device__ inline void swiglu(const Map &a) {
+	typedef typename Arith<T>::type A;
+	map<T>(a, [](A x, A y, u64) { return x * gate_sigmoid<T>(x) * y; });
+}
+
+struct SwigluGrad {
+	u64 dgate, dup, g, gate, up, n; // dgate or dup may be 0
+	Accum acc_gate, acc_up;
+	i32 wide; // all arrays are aligned to 16 bytes
+};
+
+// swiglu_grads computes n gradients of elements in registers.
+template <class T> __device__ inline void swiglu_grads(const SwigluGrad &a, int n, const T *g, const T *gate, const T *up_, T *dgate, T *dup) {
+	typedef typename Arith<T>::type A;
+#pragma unroll
+	for (int j = 0; j < n; j++) {
+		const A x = up(gate[j]), s = gate_sigmoid<T>(x), of = up(g[j]);
+		if (a.dgate) accumulate(dgate + j, a.acc_gate, of * up(up_[j]) * (s * (1 + x * (1 - s))));
+		if (a.dup) accumulate(dup + j, a.acc_up, of * (x * s));
+	}
+}
+
+template <class T> __device__ inline void swiglu_grad(const SwigluGrad &a) {
+	const T *g = (const T *)a.g, *gate = (const T *)a.gate, *up_ = (const T *)a.up;
+	T *dgate = (T *)a.dgate, *dup = (T *)a.dup;
+	u64 done = 0;
+	if (a.wide) {
+		const int N = Pack<T>::N;
+		done = a.n / N * N;
+		for (u64 i = global_thread() * N; i < done; i += global_threads() * N) {
+			Pack<T> pg, px, py, dx, dy;
+			pg.load(g + i);
+			px.load(gate + i);
+			py.load(up_ + i);
+			if (dgate && a.acc_gate.beta != 0) dx.load(dgate + i);
+			if (dup && a.acc_up.beta != 0) dy.load(dup + i);
+			swiglu_grads(a, N, pg.v, px.v, py.v, dx.v, dy.v);
+			if (dgate) dx.store(dgate + i);
+			if (dup) dy.store(dup + i);
+		}
+	}
+	for (u64 i = done + global_thread(); i < a.n; i += global_threads()) swiglu_grads(a, 1, g + i, gate + i, up_ + i, dgate + i, dup + i);
+}
+
 // bias_act adds a bias. op says whether a ReLU follows.
 template <class T> __device__ inline void bias_act(const Map &a) {
 	typedef typename Arith<T>::type A;
@@ -255,5 +306,7 @@ template <class T> __device__ inline void bias_act(const Map &a) {
 	extern "C" __global__ void unary_grad_##name(const Map a) { unary_grad<T>(a); } \
 	extern "C" __global__ void mse_grad_##name(const Map a) { mse_grad<T>(a); } \
 	extern "C" __global__ void scale_by_##name(const Map a) { scale_by<T>(a); } \
+	extern "C" __global__ void swiglu_##name(const Map a) { swiglu<T>(a); } \
+	extern "C" __global__ void swiglu_grad_##name(const SwigluGrad a) { swiglu_grad<T>(a); } \
 	extern "C" __global__ void bias_act_##name(const Map a) { bias_act<T>(a); }
 EACH_FLOAT(EXPORT)

@@ -48,6 +48,9 @@ func (ts Types) attend(op string, a kernels.Attend) {
 	if q.B != k.B || q.D != k.D || q.H > 0 && (k.H == 0 || q.H%k.H != 0) || q.H == 0 && k.H > 0 {
 		panic(&device.ShapeError{Op: op, A: q.Shape(), B: k.Shape()})
 	}
+	if a.Window < 0 {
+		panic(fmt.Errorf("%s: Window %d, want at least 0", op, a.Window))
+	}
 	if !a.Mask.IsZero() {
 		if a.Mask.DType != device.Uint8 {
 			checkType(op+" with a mask", a.Mask, dt)

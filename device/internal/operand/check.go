@@ -55,6 +55,20 @@ func (ts Types) UnaryGrad(op kernels.UnaryOp, dst, g, x, y device.Tensor) (known
 	return known
 }
 
+// SwiGLU checks the operands of a SwiGLU.
+func (ts Types) SwiGLU(dst, gate, up device.Tensor) { ts.Same("SwiGLU", dst, gate, up) }
+
+// SwiGLUGrad checks the operands of a SwiGLUGrad.
+func (ts Types) SwiGLUGrad(to kernels.SwiGLUGrads, g, gate, up device.Tensor) {
+	const op = "SwiGLUGrad"
+	ts.Same(op, g, gate, up)
+	for _, dst := range []device.Tensor{to.Gate, to.Up} {
+		if !dst.IsZero() {
+			ts.Same(op, g, dst)
+		}
+	}
+}
+
 // ScaleBy checks the operands of a ScaleBy.
 func (ts Types) ScaleBy(dst, factor, x device.Tensor) {
 	const op = "ScaleBy"

@@ -12,14 +12,15 @@ import (
 type attending struct {
 	b, h, hkv, t, s, d int
 	causal             bool
+	window             int
 	mask               device.Shape // broadcasts to [b h t s]; nil for no mask
 	added              bool         // whether the mask is added, rather than a boolean
 	packed             bool         // whether q, k and v lie in one buffer, and also their gradients
 }
 
 func (c attending) String() string {
-	return fmt.Sprintf("attention of q [%d %d %d %d] and k [%d %d %d %d], causal %t, mask %v, added %t, packed %t",
-		c.b, c.h, c.t, c.d, c.b, c.hkv, c.s, c.d, c.causal, c.mask, c.added, c.packed)
+	return fmt.Sprintf("attention of q [%d %d %d %d] and k [%d %d %d %d], causal %t, window %d, mask %v, added %t, packed %t",
+		c.b, c.h, c.t, c.d, c.b, c.hkv, c.s, c.d, c.causal, c.window, c.mask, c.added, c.packed)
 }
 
 // attendings has head sizes at and next to those that tensor cores support, and lengths at and next
@@ -41,6 +42,11 @@ var attendings = []attending{
 	{b: 1, h: 1, hkv: 1, t: 40, s: 100, d: 128, mask: device.Shape{40, 1}, added: true},
 	{b: 1, h: 1, hkv: 1, t: 20, s: 20, d: 128, causal: true},
 	{b: 1, h: 1, hkv: 1, t: 9, s: 33, d: 256},
+	{b: 1, h: 2, hkv: 1, t: 130, s: 130, d: 64, causal: true, window: 1, packed: true},
+	{b: 2, h: 2, hkv: 1, t: 150, s: 150, d: 32, causal: true, window: 33},
+	{b: 1, h: 2, hkv: 2, t: 200, s: 200, d: 64, causal: true, window: 70, packed: true},
+	{b: 1, h: 1, hkv: 1, t: 140, s: 90, d: 24, window: 20},
+	{b: 1, h: 1, hkv: 1, t: 90, s: 90, d: 128, causal: true, window: 40, mask: device.Shape{90}},
 }
 
 // attentionOperands returns q, k, v, the gradient with respect to the result, and the mask.
@@ -90,7 +96,7 @@ func attend(c attending, q, k, v, g, mask array, scale float64) (w attended) {
 				s += x
 				size += math.Abs(x)
 			}
-			if c.causal && j > i {
+			if c.causal && j > i || c.window > 0 && j <= i-c.window {
 				s = math.Inf(-1)
 			}
 			if c.mask != nil {
@@ -169,7 +175,7 @@ func checkAttention(r *rig) {
 	each(r, attendings, func(c attending) {
 		label := c.String()
 		q, k, v, g, mask := r.attentionOperands(c)
-		a := kernels.Attend{Causal: c.causal, Scale: 0.3}
+		a := kernels.Attend{Causal: c.causal, Window: c.window, Scale: 0.3}
 		want := attend(c, q, k, v, g, mask, a.Scale)
 		switch {
 		case c.mask == nil:

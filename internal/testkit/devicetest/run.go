@@ -76,7 +76,7 @@ func Cases(half ...device.DType) []Case {
 			name string
 			run  func(*rig)
 		}{
-			{"Unary", checkUnary}, {"UnaryGrad", checkUnaryGrad}, {"ScaleBy", checkScaleBy}, {"NaN", checkNaN},
+			{"Unary", checkUnary}, {"UnaryGrad", checkUnaryGrad}, {"ScaleBy", checkScaleBy}, {"SwiGLU", checkSwiGLU}, {"NaN", checkNaN},
 			{"Binary", checkBinary}, {"Sum", checkSum}, {"MatMul", checkMatMul}, {"BatchedMatMul", checkBatchedMatMul}, {"Linear", checkLinear}, {"LinearGrad", checkLinearGrad},
 			{"LinearUnary", checkLinearUnary}, {"LinearUnaryGrad", checkLinearUnaryGrad},
 			{"Dropout", checkDropout}, {"Softmax", checkSoftmax}, {"SoftmaxGrad", checkSoftmaxGrad},
