@@ -2,7 +2,6 @@ package checkpoint
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -12,9 +11,7 @@ import (
 	"strings"
 
 	"github.com/goddp/goddp/autograd"
-	"github.com/goddp/goddp/checkpoint/internal/magic"
 	"github.com/goddp/goddp/checkpoint/safetensors"
-	"github.com/goddp/goddp/internal/files"
 	"github.com/goddp/goddp/nn"
 )
 
@@ -88,13 +85,10 @@ func (r *reader) weights() *weights {
 	}
 }
 
-// indexSuffix is the end of an index's name. Hugging Face's libraries write an index for a model in several files.
-const indexSuffix = ".safetensors.index.json"
-
 // weightFiles returns the names of the indices in a folder, or, if there are none, of the safetensors files.
 func weightFiles(dir string) []string {
 	entries, _ := os.ReadDir(dir) // if the folder cannot be read, the caller returns an error later
-	for _, suffix := range []string{indexSuffix, ".safetensors"} {
+	for _, suffix := range []string{safetensors.IndexSuffix, ".safetensors"} {
 		var names []string
 		for _, e := range entries {
 			if strings.HasSuffix(e.Name(), suffix) {
@@ -110,84 +104,13 @@ func weightFiles(dir string) []string {
 
 // openFile opens a safetensors file, or the files of an index.
 func openFile(path string) (*weights, error) {
-	if !strings.HasSuffix(path, indexSuffix) {
-		return openFiles(path)
-	}
-	fileOf, err := readIndex(path)
-	if err != nil {
-		return nil, fmt.Errorf("checkpoint: %s: %w", path, err)
-	}
-	var files []string
-	for _, name := range slices.Compact(slices.Sorted(maps.Values(fileOf))) {
-		files = append(files, filepath.Join(filepath.Dir(path), name))
-	}
-	w, err := openFiles(files...)
+	set, err := safetensors.OpenSet(path)
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range slices.Sorted(maps.Keys(fileOf)) {
-		if w.tensors[name] == nil {
-			return nil, errors.Join(fmt.Errorf("checkpoint: %s: the index says that tensor %q is in %s, but that file lacks it", path, name, fileOf[name]), w.close())
-		}
-	}
-	return w, nil
-}
-
-// readIndex reads an index, and returns the name of the file that contains each tensor.
-func readIndex(path string) (fileOf map[string]string, err error) {
-	data, err := files.Read(path, safetensors.MaxHeader)
-	if err != nil {
-		return nil, err
-	}
-	var index struct {
-		WeightMap map[string]string `json:"weight_map"`
-	}
-	if err := json.Unmarshal(data, &index); err != nil {
-		if format := magic.Describe(data); format != "" {
-			return nil, fmt.Errorf("want an index of safetensors files, but it is %s: %w", format, err)
-		}
-		return nil, err
-	}
-	for _, file := range index.WeightMap {
-		if file == "" || file != filepath.Base(file) {
-			return nil, fmt.Errorf("it names the file %q, want a file in the same folder", file)
-		}
-	}
-	if len(index.WeightMap) == 0 {
-		return nil, errors.New(`it has no "weight_map", which names the file of each tensor`)
-	}
-	return index.WeightMap, nil
-}
-
-// openFiles opens safetensors files.
-func openFiles(paths ...string) (*weights, error) {
-	var files []*safetensors.File
-	fileOf := map[string]*safetensors.File{} // by the tensor's name
-	w := &weights{
-		tensors: map[string]*Tensor{},
-		read:    func(name string) ([]byte, error) { return fileOf[name].Read(name) },
-		close: func() error {
-			var errs []error
-			for _, f := range files {
-				errs = append(errs, f.Close())
-			}
-			return errors.Join(errs...)
-		},
-	}
-	for _, path := range paths {
-		f, err := safetensors.Open(path)
-		if err != nil {
-			return nil, errors.Join(err, w.close())
-		}
-		files = append(files, f)
-		w.metadata = f.Metadata()
-		for name, t := range f.Tensors() {
-			if fileOf[name] != nil {
-				return nil, errors.Join(fmt.Errorf("checkpoint: %s: tensor %q is also in another file", path, name), w.close())
-			}
-			fileOf[name] = f
-			w.tensors[name] = &Tensor{Kind: modelKind, Name: name, DType: t.DType, Shape: t.Shape}
-		}
+	w := &weights{tensors: map[string]*Tensor{}, metadata: set.Metadata(), read: set.Read, close: set.Close}
+	for name, t := range set.Tensors() {
+		w.tensors[name] = &Tensor{Kind: modelKind, Name: name, DType: t.DType, Shape: t.Shape}
 	}
 	return w, nil
 }

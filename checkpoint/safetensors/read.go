@@ -14,8 +14,8 @@ import (
 	"slices"
 	"unicode/utf8"
 
-	"github.com/goddp/goddp/checkpoint/internal/magic"
 	"github.com/goddp/goddp/internal/files"
+	"github.com/goddp/goddp/internal/magic"
 )
 
 // MaxHeader is the maximum size of a header in bytes, as in the format's own library.

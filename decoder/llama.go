@@ -1,0 +1,136 @@
+package decoder
+
+import (
+	"cmp"
+	"fmt"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/nn"
+)
+
+// Config describes a model of Llama's family: see [New].
+type Config struct {
+	Vocab, Hidden int
+	Feedforward   int // the size of the gate and of the values that it multiplies
+	Heads         int
+	KeyHeads      int // the number of heads of keys and values; 0 means Heads
+	HeadSize      int // 0 means Hidden/Heads
+	Layers        []Layer
+
+	Rope         Rope
+	MaxPositions int     // the maximum number of positions with ForwardOptions.Positions; 0 means 2048
+	NormEps      float64 // of RMSNorm; 0 means 1e-6
+	NormHeads    bool    // RMSNorm of each query and key
+
+	QKVBias, OutBias, FeedforwardBias bool // which layers have biases
+	Tied                              bool // the logits are computed with the embeddings of the tokens
+
+	InitStd   float64 // the standard deviation of initial weights; 0 means 0.02
+	Recompute bool    // the backward pass computes each block again
+}
+
+// Layer is what layers of a model may differ in.
+type Layer struct {
+	Window int  // a token attends to the last Window tokens; 0 means to all
+	NoRope bool // no rotary positions
+}
+
+// New returns a model of Llama's family (Touvron et al., "LLaMA", 2023), not placed on a device. It returns an error if
+// the sizes do not fit together.
+func New(c Config) (*Model, error) {
+	c.KeyHeads = cmp.Or(c.KeyHeads, c.Heads)
+	c.NormEps, c.InitStd = cmp.Or(c.NormEps, 1e-6), cmp.Or(c.InitStd, 0.02)
+	c.MaxPositions = cmp.Or(c.MaxPositions, 2048)
+	if min(c.Vocab, c.Hidden, c.Feedforward, c.Heads, c.KeyHeads, c.HeadSize+1) < 1 || c.Heads%c.KeyHeads != 0 || c.HeadSize == 0 && c.Hidden%c.Heads != 0 {
+		return nil, fmt.Errorf("decoder: vocabulary %d, hidden size %d, feed-forward size %d, %d heads of size %d and %d heads of keys: want at least 1 of each, heads that are a multiple of the heads of keys, and without a size of heads a hidden size that is a multiple of the heads",
+			c.Vocab, c.Hidden, c.Feedforward, c.Heads, c.HeadSize, c.KeyHeads)
+	}
+	c.HeadSize = cmp.Or(c.HeadSize, c.Hidden/c.Heads)
+	r, err := newRope(c.Rope, c.HeadSize, c.MaxPositions)
+	if err != nil {
+		return nil, err
+	}
+	m := &Model{recompute: c.Recompute, rope: r}
+	m.tokens = nn.Add(&m.Container, "model.embed_tokens", embedding(c.Vocab, c.Hidden, c.InitStd))
+	for i := range c.Layers {
+		m.blocks = append(m.blocks, nn.Add(&m.Container, fmt.Sprint("model.layers.", i), newLlamaBlock(&c, i)))
+	}
+	m.norm = nn.Add(&m.Container, "model.norm", nn.RMSNorm(c.Hidden, &nn.NormOptions{Eps: c.NormEps}))
+	m.head = linear(c.Hidden, c.Vocab, c.InitStd, false)
+	if c.Tied {
+		m.head.Weight = m.tokens.Weight
+	}
+	nn.Add(&m.Container, "lm_head", m.head)
+	return m, nil
+}
+
+// llamaBlock is attention, then a gated feed-forward network, each added to its input.
+type llamaBlock struct {
+	nn.Container
+	c     *Config
+	index int
+
+	norm1, norm2   *nn.NormLayer
+	q, k, v, o     *nn.LinearLayer
+	qNorm, kNorm   *nn.NormLayer // nil unless NormHeads is set
+	gate, up, down *nn.LinearLayer
+}
+
+func newLlamaBlock(c *Config, index int) *llamaBlock {
+	b := &llamaBlock{c: c, index: index}
+	norm := func(name string, d int) *nn.NormLayer {
+		return nn.Add(&b.Container, name, nn.RMSNorm(d, &nn.NormOptions{Eps: c.NormEps}))
+	}
+	project := func(name string, in, out int, bias bool) *nn.LinearLayer {
+		return nn.Add(&b.Container, name, linear(in, out, c.InitStd, bias))
+	}
+	b.norm1 = norm("input_layernorm", c.Hidden)
+	b.q = project("self_attn.q_proj", c.Hidden, c.Heads*c.HeadSize, c.QKVBias)
+	b.k = project("self_attn.k_proj", c.Hidden, c.KeyHeads*c.HeadSize, c.QKVBias)
+	b.v = project("self_attn.v_proj", c.Hidden, c.KeyHeads*c.HeadSize, c.QKVBias)
+	if c.NormHeads {
+		b.qNorm, b.kNorm = norm("self_attn.q_norm", c.HeadSize), norm("self_attn.k_norm", c.HeadSize)
+	}
+	b.o = project("self_attn.o_proj", c.Heads*c.HeadSize, c.Hidden, c.OutBias)
+	b.norm2 = norm("post_attention_layernorm", c.Hidden)
+	b.gate = project("mlp.gate_proj", c.Hidden, c.Feedforward, c.FeedforwardBias)
+	b.up = project("mlp.up_proj", c.Hidden, c.Feedforward, c.FeedforwardBias)
+	b.down = project("mlp.down_proj", c.Feedforward, c.Hidden, c.FeedforwardBias)
+	return b
+}
+
+func (b *llamaBlock) firstNorm() *nn.NormLayer { return b.norm1 }
+
+func (b *llamaBlock) apply(x, normed *autograd.Variable, p *pass) (sum, h *autograd.Variable) {
+	q := b.turned(b.heads(b.q, normed, b.c.Heads), b.qNorm, p)
+	k := b.turned(b.heads(b.k, normed, b.c.KeyHeads), b.kNorm, p)
+	v := b.heads(b.v, normed, b.c.KeyHeads)
+	attended := b.o.Forward(p.attend(b.index, b.c.Layers[b.index].Window, q, k, v))
+	sum, normed = b.norm2.ForwardAdd(x, attended)
+	attended.Free()
+	return sum, b.down.Forward(autograd.SwiGLU(b.gate.Forward(normed), b.up.Forward(normed)))
+}
+
+// heads projects x [b t hidden] to n heads [b t n size].
+func (b *llamaBlock) heads(l *nn.LinearLayer, x *autograd.Variable, n int) *autograd.Variable {
+	y := l.Forward(x)
+	return autograd.Reshape(y, y.Shape()[0], y.Shape()[1], n, b.c.HeadSize)
+}
+
+// turned applies norm, which may be nil, and the rotary embedding to x [b t n size].
+func (b *llamaBlock) turned(x *autograd.Variable, norm *nn.NormLayer, p *pass) *autograd.Variable {
+	if norm != nil {
+		x = norm.Forward(x)
+	}
+	if b.c.Layers[b.index].NoRope {
+		return x
+	}
+	s := x.Shape()
+	rows := s
+	if p.Positions != nil { // there are angles for each token
+		rows = []int{1, s[0] * s[1], s[2], s[3]}
+	}
+	y := autograd.Rotary(autograd.Reshape(x, rows...), p.cos, p.sin, nil)
+	x.Free()
+	return autograd.Reshape(y, s...)
+}

@@ -1,0 +1,142 @@
+package decoder
+
+import (
+	"cmp"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/nn"
+)
+
+// Model is a decoder-only transformer: see [New] and [NewGPT2].
+type Model struct {
+	nn.Container
+	tokens    *nn.EmbeddingLayer
+	positions *nn.EmbeddingLayer // nil for rotary positions
+	blocks    []block
+	norm      *nn.NormLayer
+	head      *nn.LinearLayer
+
+	rope      *rope // nil for learned positions
+	recompute bool
+}
+
+// block is a transformer block. Its result is the sum of two terms, which the normalization that follows adds in its
+// own pass.
+type block interface {
+	nn.Model
+	// firstNorm returns the normalization of the block's input.
+	firstNorm() *nn.NormLayer
+	// apply returns the two terms of the block's result, given its input x [b t hidden] and the first normalization
+	// of x. It frees what no gradient reads.
+	apply(x, normed *autograd.Variable, p *pass) (sum, h *autograd.Variable)
+}
+
+// ForwardOptions are the choices of a forward pass. The zero value computes causal attention over rows that each start
+// at position 0.
+type ForwardOptions struct {
+	// Positions are the positions of the tokens, int64 [b t], below the model's maximum. nil means 0, 1, 2 and so on
+	// in each row.
+	Positions *autograd.Variable
+	// Attend computes the attention of a layer for q [b t heads size] and k and v [b t keyHeads size], to which the
+	// rotary embedding was applied. The result has q's shape. opts has RowsFirst, Causal and the layer's window. nil
+	// means [autograd.ScaledDotProductAttention].
+	Attend func(layer int, q, k, v *autograd.Variable, opts *autograd.AttentionOptions) *autograd.Variable
+}
+
+// pass is a forward pass through the blocks.
+type pass struct {
+	ForwardOptions
+	cos, sin *autograd.Variable // the angles of all tokens, or of the positions of any row
+}
+
+// Forward returns the logits [b t vocab] of the token that follows each of ids, int64 [b t]. opts may be nil.
+func (m *Model) Forward(ids *autograd.Variable, opts *ForwardOptions) *autograd.Variable {
+	return m.Logits(m.Hidden(ids, opts))
+}
+
+// Logits returns the logits [... vocab] of rows of the result of Hidden.
+func (m *Model) Logits(hidden *autograd.Variable) *autograd.Variable { return m.head.Forward(hidden) }
+
+// Loss returns the mean cross-entropy of next, the tokens that follow ids; both are int64 [b t]. opts may be nil.
+func (m *Model) Loss(ids, next *autograd.Variable, opts *ForwardOptions) *autograd.Variable {
+	return autograd.LinearCrossEntropyLoss(m.Hidden(ids, opts), m.head.Weight.Var(), next, &autograd.LinearLossOptions{Overwrite: true})
+}
+
+// Hidden returns what the logits are computed from, [b t hidden]. opts may be nil.
+func (m *Model) Hidden(ids *autograd.Variable, opts *ForwardOptions) *autograd.Variable {
+	if s := ids.Shape(); len(s) != 2 {
+		panic(&device.ShapeError{Op: "decoder", A: s, Want: "ids of shape [b t]"})
+	}
+	p := &pass{ForwardOptions: *cmp.Or(opts, &ForwardOptions{})}
+	x := m.tokens.Forward(ids)
+	var h *autograd.Variable // the second term of a block's input, nil for none
+	switch rows := ids.Shape()[1]; {
+	case m.rope != nil:
+		p.cos, p.sin = m.rope.angles(x.Device(), x.DType(), rows, p.Positions)
+	case p.Positions != nil:
+		h = m.positions.Forward(p.Positions)
+	default:
+		h = autograd.Slice(m.positions.Weight.Var(), 0, 0, rows, 1)
+	}
+	if m.recompute {
+		if h != nil {
+			x = autograd.Add(x, h)
+		}
+		for _, b := range m.blocks {
+			x = autograd.Checkpoint(func(x *autograd.Variable) *autograd.Variable {
+				return autograd.Add(b.apply(x, b.firstNorm().Forward(x), p))
+			}, x)
+		}
+		return m.norm.Forward(x)
+	}
+	for i, b := range m.blocks {
+		sum, normed := add(b.firstNorm(), x, h)
+		if i > 0 {
+			h.Free()
+		} else if h != nil {
+			x.Free()
+		}
+		x, h = b.apply(sum, normed, p)
+	}
+	_, y := add(m.norm, x, h)
+	if len(m.blocks) > 0 {
+		h.Free()
+	}
+	return y
+}
+
+// add returns x + h and its normalization. h may be nil.
+func add(norm *nn.NormLayer, x, h *autograd.Variable) (sum, normed *autograd.Variable) {
+	if h == nil {
+		return x, norm.Forward(x)
+	}
+	return norm.ForwardAdd(x, h)
+}
+
+// attend computes causal attention for q [b t heads size] and k and v [b t keyHeads size]. The result is [b t heads·size].
+func (p *pass) attend(layer, window int, q, k, v *autograd.Variable) *autograd.Variable {
+	attend, opts := p.Attend, &autograd.AttentionOptions{RowsFirst: true, Causal: true, Window: window}
+	if attend == nil {
+		attend = func(_ int, q, k, v *autograd.Variable, opts *autograd.AttentionOptions) *autograd.Variable {
+			return autograd.ScaledDotProductAttention(q, k, v, opts)
+		}
+	}
+	y := attend(layer, q, k, v, opts)
+	return autograd.Flatten(y, 2)
+}
+
+// embedding and linear return layers with normally distributed weights and biases of 0.
+func embedding(n, d int, std float64) *nn.EmbeddingLayer {
+	l := nn.Embedding(n, d, nil)
+	l.Weight = nn.NewUnplacedParameter("weight", nn.Normal(0, std), device.Float32, n, d)
+	return l
+}
+
+func linear(in, out int, std float64, bias bool) *nn.LinearLayer {
+	l := &nn.LinearLayer{Weight: nn.NewUnplacedParameter("weight", nn.Normal(0, std), device.Float32, out, in)}
+	if bias {
+		l.Bias = nn.NewUnplacedParameter("bias", nn.Constant(0), device.Float32, out)
+	}
+	return l
+}

@@ -1,0 +1,133 @@
+package decoder
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/device"
+)
+
+// Scaling says how the angles of rotary positions are scaled for longer texts than a model was first trained on.
+type Scaling uint8
+
+// The scalings.
+const (
+	NoScaling     Scaling = iota
+	LinearScaling         // all angles are divided by Factor
+	Llama3Scaling         // slow rotations are divided by Factor, fast ones are unchanged (Llama 3.1)
+	YarnScaling           // the same, with a ramp over the pairs, and a factor of queries and keys (Peng et al., "YaRN", 2023)
+)
+
+// Rope describes rotary positions (Su et al., "RoFormer", 2021). Element i of the first half of a head is paired with
+// element i of the second half.
+type Rope struct {
+	Theta    float64 // the base of the angles; 0 means 10000
+	Fraction float64 // the part of a head that is rotated; 0 means 1
+
+	Scaling       Scaling
+	Factor        float64
+	FirstTrained  int     // the number of positions of the first training; 0 means the model's maximum
+	LowFrequency  float64 // Llama3Scaling: pairs that rotate fewer times over FirstTrained are slow
+	HighFrequency float64 // Llama3Scaling: pairs that rotate more times are fast
+	BetaFast      float64 // YarnScaling: as HighFrequency; 0 means 32
+	BetaSlow      float64 // YarnScaling: as LowFrequency; 0 means 1
+	Attention     float64 // YarnScaling: the factor of queries and keys; 0 means 0.1·ln(Factor) + 1
+	NoTruncate    bool    // YarnScaling: the ends of the ramp may lie between pairs
+}
+
+// rope holds the cosines and sines of the first rows positions. They grow as needed.
+type rope struct {
+	frequencies []float32 // the angle of each pair at position 1
+	factor      float32
+	most        int // the maximum number of positions
+	rows        int
+	cos, sin    *autograd.Variable
+}
+
+// newRope computes in Float32, as PyTorch's models do: at large positions a rounding of a frequency is a visible part of
+// an angle.
+func newRope(r Rope, size, most int) (*rope, error) {
+	theta, dim := cmp.Or(r.Theta, 10000), int(float64(size)*cmp.Or(r.Fraction, 1))
+	out := &rope{factor: 1, most: most}
+	for i := range dim / 2 {
+		power := float32(math.Pow(float64(float32(theta)), float64(float32(2*i)/float32(dim))))
+		out.frequencies = append(out.frequencies, 1/power)
+	}
+	first, factor := float64(cmp.Or(r.FirstTrained, most)), float32(r.Factor)
+	if r.Scaling != NoScaling && !(r.Factor > 0) {
+		return nil, fmt.Errorf("decoder: rotary positions scaled by %v, want a positive Factor", r.Factor)
+	}
+	f := out.frequencies
+	switch r.Scaling {
+	case NoScaling:
+	case LinearScaling:
+		for i := range f {
+			f[i] /= factor
+		}
+	case Llama3Scaling:
+		low, high := float32(r.LowFrequency), float32(r.HighFrequency)
+		if !(low > 0 && high > low) {
+			return nil, fmt.Errorf("decoder: LowFrequency %v and HighFrequency %v, want 0 < LowFrequency < HighFrequency", low, high)
+		}
+		for i, v := range f {
+			wave := float32(2*math.Pi) / v
+			switch turns := float32(first) / wave; {
+			case turns > high:
+			case turns < low:
+				f[i] = v / factor
+			default:
+				smooth := (turns - low) / (high - low)
+				f[i] = (1-smooth)*v/factor + smooth*v
+			}
+		}
+	case YarnScaling:
+		out.factor = float32(cmp.Or(r.Attention, max(0.1*math.Log(r.Factor)+1, 1)))
+		pair := func(turns float64) float64 { // the pair that rotates so many times over the first positions
+			return float64(dim) * math.Log(first/(turns*2*math.Pi)) / (2 * math.Log(theta))
+		}
+		low, high := pair(cmp.Or(r.BetaFast, 32)), pair(cmp.Or(r.BetaSlow, 1))
+		if !r.NoTruncate {
+			low, high = math.Floor(low), math.Ceil(high)
+		}
+		low, high = max(low, 0), min(high, float64(dim-1))
+		if low == high {
+			high += 0.001
+		}
+		for i, v := range f {
+			fast := 1 - min(max((float32(i)-float32(low))/float32(high-low), 0), 1)
+			f[i] = 1/(factor*(1/v))*(1-fast) + v*fast
+		}
+	default:
+		return nil, fmt.Errorf("decoder: scaling %d of rotary positions, want a constant of the type Scaling", r.Scaling)
+	}
+	return out, nil
+}
+
+// angles returns the cosines and sines [rows pairs] for the first rows positions, or [b·t pairs] for positions [b t].
+func (r *rope) angles(dev device.Device, dt device.DType, rows int, positions *autograd.Variable) (cos, sin *autograd.Variable) {
+	if positions != nil {
+		rows = r.most
+	}
+	if r.cos == nil || r.rows < rows || r.cos.Device() != dev {
+		var c, s []float32
+		for t := range rows {
+			for _, f := range r.frequencies {
+				y, x := math.Sincos(float64(float32(t) * f))
+				c, s = append(c, float32(x)*r.factor), append(s, float32(y)*r.factor)
+			}
+		}
+		r.rows = rows
+		r.cos, r.sin = autograd.FromSlice(dev, c, rows, len(r.frequencies)), autograd.FromSlice(dev, s, rows, len(r.frequencies))
+	}
+	cos, sin = r.cos, r.sin
+	if positions != nil {
+		at := autograd.Flatten(positions, 0)
+		cos, sin = autograd.Embedding(cos, at, -1), autograd.Embedding(sin, at, -1)
+	}
+	if dt == device.Float64 {
+		cos, sin = autograd.Cast(cos, dt), autograd.Cast(sin, dt)
+	}
+	return cos, sin
+}
