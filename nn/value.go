@@ -107,6 +107,10 @@ func UnfreezeBase(m Model) {
 	}
 }
 
+// SetInit replaces the Init with which [Place] will initialize the parameter, for example by one that reads a file. It has
+// no effect on a parameter that is placed.
+func (p *Parameter) SetInit(init Init) { p.init = init }
+
 func (p *Parameter) String() string { return p.describe(p.name) }
 
 // Buffer is a variable of a module's state that is not a parameter, with its name in the module.

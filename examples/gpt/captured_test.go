@@ -10,9 +10,11 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/decoder"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/internal/testkit/commtest"
+	"github.com/goddp/goddp/internal/testkit/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -20,8 +22,8 @@ import (
 // trainSmall makes steps of a small model with bfloat16 parameters, and returns the losses and the parameters as bytes.
 func trainSmall(t *testing.T, pg *comm.ProcessGroup, captured bool) (state []byte, err error) {
 	const batch, steps = 2, 5
-	dev, c := pg.Device(), config{vocab: 17, context: 8, layers: 1, heads: 2, embed: 16, checkpoint: true}
-	net := newGPT(c)
+	dev, c := pg.Device(), decoder.GPT2Config{Vocab: 17, Positions: 8, Layers: 1, Heads: 2, Hidden: 16, Recompute: true}
+	net := must.New(decoder.NewGPT2(c))
 	if err := nn.Cast(net, device.BFloat16, nil); err != nil {
 		return nil, err
 	}
@@ -37,7 +39,7 @@ func trainSmall(t *testing.T, pg *comm.ProcessGroup, captured bool) (state []byt
 	step := func(in ...*autograd.Variable) (*autograd.Variable, error) {
 		runs++
 		opt.ZeroGrad()
-		loss := model.Run(func() *autograd.Variable { return net.loss(in[0], in[1]) })
+		loss := model.Run(func() *autograd.Variable { return net.Loss(in[0], in[1], nil) })
 		if err := loss.Backward(nil); err != nil {
 			return nil, err
 		}
@@ -50,13 +52,13 @@ func trainSmall(t *testing.T, pg *comm.ProcessGroup, captured bool) (state []byt
 		step = autograd.Capture(dev, step, &autograd.CaptureOptions{Required: true})
 	}
 	for n := range steps {
-		ids := make([]int64, batch*(c.context+1))
+		ids := make([]int64, batch*(c.Positions+1))
 		for i := range ids {
-			ids[i] = int64((i*i + 7*n + 3*pg.Rank()) % c.vocab)
+			ids[i] = int64((i*i + 7*n + 3*pg.Rank()) % c.Vocab)
 		}
 		opt.SetLR(0.01 / float64(n+1))
-		in := autograd.Reshape(autograd.FromSlice(dev, ids[:batch*c.context]), batch, c.context)
-		next := autograd.Reshape(autograd.FromSlice(dev, ids[1:1+batch*c.context]), batch, c.context)
+		in := autograd.Reshape(autograd.FromSlice(dev, ids[:batch*c.Positions]), batch, c.Positions)
+		next := autograd.Reshape(autograd.FromSlice(dev, ids[1:1+batch*c.Positions]), batch, c.Positions)
 		loss, err := step(in, next)
 		if err != nil {
 			return nil, fmt.Errorf("step %d: %w", n, err)

@@ -28,6 +28,7 @@ import (
 	"github.com/goddp/goddp/data"
 	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/ddp/zero"
+	"github.com/goddp/goddp/decoder"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
@@ -73,6 +74,14 @@ var (
 	prompt = flag.String("prompt", "\n", "`text` that these tokens continue, with --text")
 )
 
+// sizes are the published sizes of GPT-2.
+var sizes = map[string]decoder.GPT2Config{
+	"124M":  {Vocab: gpt2Tokens, Positions: 1024, Layers: 12, Heads: 12, Hidden: 768},
+	"355M":  {Vocab: gpt2Tokens, Positions: 1024, Layers: 24, Heads: 16, Hidden: 1024},
+	"774M":  {Vocab: gpt2Tokens, Positions: 1024, Layers: 36, Heads: 20, Hidden: 1280},
+	"1558M": {Vocab: gpt2Tokens, Positions: 1024, Layers: 48, Heads: 25, Hidden: 1600},
+}
+
 // GPT-2 has 50257 tokens. The model has some more, which no text contains, because the last layer is faster
 // if its rows have a multiple of 64 elements.
 const (
@@ -80,35 +89,35 @@ const (
 	gpt2Vocab  = 50304
 )
 
-// open opens the data set, and returns the config of the model to train.
-func open() (data.Dataset, config, error) {
-	c := config{context: *window, layers: *layers, heads: *heads, embed: *embed}
+// open makes the model and opens the data set to train it on.
+func open() (net *decoder.Model, c decoder.GPT2Config, set data.Dataset, err error) {
+	c = decoder.GPT2Config{Positions: *window, Layers: *layers, Heads: *heads, Hidden: *embed}
 	if *size != "" {
 		known, ok := sizes[*size]
 		if !ok {
-			return nil, c, fmt.Errorf("--size %s, want one of %q", *size, slices.Sorted(maps.Keys(sizes)))
+			return nil, c, nil, fmt.Errorf("--size %s, want one of %q", *size, slices.Sorted(maps.Keys(sizes)))
 		}
 		c = known
 	}
-	c.checkpoint, c.vocab = *recompute, gpt2Vocab
+	c.Recompute, c.Vocab = *recompute, gpt2Vocab
 	if *prompt == "" {
-		return nil, c, errors.New("--prompt is empty, want text for a sample to follow")
+		return nil, c, nil, errors.New("--prompt is empty, want text for a sample to follow")
 	}
 	if (*text == "") == (*tokens == "") {
-		return nil, c, fmt.Errorf("--text %q and --tokens %q: want exactly one of them", *text, *tokens)
+		return nil, c, nil, fmt.Errorf("--text %q and --tokens %q: want exactly one of them", *text, *tokens)
 	}
 	if *text != "" {
-		c.vocab = 256
+		c.Vocab = 256
 	}
-	if err := c.check(); err != nil {
-		return nil, c, err
+	if net, err = decoder.NewGPT2(c); err != nil {
+		return nil, c, nil, err
 	}
 	if *tokens != "" {
-		set, err := data.OpenTokens(*tokens, c.context, gpt2Tokens)
-		return set, c, err
+		set, err = data.OpenTokens(*tokens, c.Positions, gpt2Tokens)
+	} else {
+		set, err = bytesOf(*text, c.Positions)
 	}
-	set, err := bytesOf(*text, c.context)
-	return set, c, err
+	return net, c, set, err
 }
 
 // bytesOf returns a data set whose samples are windows of a file's bytes, each with the byte that follows
@@ -133,7 +142,7 @@ func bytesOf(file string, window int) (data.Dataset, error) {
 }
 
 func run(ctx context.Context) error {
-	set, c, err := open()
+	net, c, set, err := open()
 	if err != nil {
 		return err
 	}
@@ -152,7 +161,6 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	net := newGPT(c)
 	if err := nn.Place(net, pg.Device(), *seed); err != nil {
 		return err
 	}
@@ -183,7 +191,7 @@ func run(ctx context.Context) error {
 	}
 	rate := schedule.Sequence(schedule.Phase{Steps: *warmup, Schedule: schedule.WarmUp(*lr, *warmup)},
 		schedule.Phase{Schedule: schedule.Cosine(*lr, *lr/10, *steps-*warmup)})
-	v, err := newValidation(pg, net, model)
+	v, err := newValidation(pg, net, model, c.Positions)
 	if err != nil {
 		return err
 	}
@@ -191,7 +199,7 @@ func run(ctx context.Context) error {
 	err = train.Run(ctx, pg, &train.Config{
 		Model: model, Optimizer: opt, Data: loader, MaxSteps: *steps,
 		Loss: func(b *data.Batch) *autograd.Variable {
-			return model.Run(func() *autograd.Variable { return net.loss(b.Vars[0], b.Vars[1]) })
+			return model.Run(func() *autograd.Variable { return net.Loss(b.Vars[0], b.Vars[1], nil) })
 		},
 		Evaluate: v.evaluate, EvaluateEvery: v.every,
 		LR: rate, ClipNorm: 1, Captured: *captured, Log: *log, LogEvery: *period, Trace: *trace, Weights: *save,
@@ -205,7 +213,7 @@ func run(ctx context.Context) error {
 
 // distribute averages the gradients of net over the group, and makes its optimizer. With --zero each process
 // has a part of the optimizer's state.
-func distribute(net *gpt, pg *comm.ProcessGroup) (*ddp.Model, optim.Optimizer, error) {
+func distribute(net *decoder.Model, pg *comm.ProcessGroup) (*ddp.Model, optim.Optimizer, error) {
 	newLocal := func(params []*nn.Parameter) (*optim.AdamW, error) {
 		return newOptimizer(params, *decay, *dtype != "f32")
 	}
@@ -246,10 +254,10 @@ const endOfText = 50256
 
 // generate draws *sample tokens, each by the model's probabilities given the tokens before it. It prints
 // them as text if tokens are bytes, else as numbers.
-func generate(ctx context.Context, net *gpt, dev device.Device, c config) error {
+func generate(ctx context.Context, net *decoder.Model, dev device.Device, c decoder.GPT2Config) error {
 	rng := rand.New(rand.NewPCG(*seed, 1))
 	ids := []int64{endOfText}
-	if c.vocab == 256 {
+	if c.Vocab == 256 {
 		ids = nil
 		for _, b := range []byte(*prompt) {
 			ids = append(ids, int64(b))
@@ -260,16 +268,16 @@ func generate(ctx context.Context, net *gpt, dev device.Device, c config) error 
 		var logits []float64
 		var err error
 		autograd.NoGrad(dev, func() {
-			in := ids[max(0, len(ids)-c.context):]
-			y := net.Forward(autograd.Reshape(autograd.FromSlice(dev, in), 1, len(in)))
-			logits, err = autograd.Slice(y, 1, len(in)-1, len(in), 1).Read(ctx)
+			in := ids[max(0, len(ids)-c.Positions):]
+			y := net.Hidden(autograd.Reshape(autograd.FromSlice(dev, in), 1, len(in)), nil)
+			logits, err = net.Logits(autograd.Slice(y, 1, len(in)-1, len(in), 1)).Read(ctx)
 		})
 		if err != nil {
 			return err
 		}
 		ids = append(ids, draw(rng, logits[:min(len(logits), gpt2Tokens)]))
 	}
-	if c.vocab != 256 {
+	if c.Vocab != 256 {
 		fmt.Println(ids[before:])
 		return nil
 	}

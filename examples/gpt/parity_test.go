@@ -13,6 +13,7 @@ import (
 	"github.com/goddp/goddp/checkpoint/safetensors"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/decoder"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/internal/testkit/commtest"
@@ -44,10 +45,10 @@ const parityBatch, paritySteps = 4, 20
 const pytorchVar = "GODDP_TEST_GPT_PYTORCH"
 
 // paritySize returns the size of GPT-2 that GODDP_TEST_GPT names, such as 124M, or else a small one.
-func paritySize(t *testing.T) config {
+func paritySize(t *testing.T) decoder.GPT2Config {
 	name := os.Getenv("GODDP_TEST_GPT")
 	if name == "" {
-		return config{vocab: 97, context: 24, layers: 3, heads: 4, embed: 48}
+		return decoder.GPT2Config{Vocab: 97, Positions: 24, Layers: 3, Heads: 4, Hidden: 48}
 	}
 	c, ok := sizes[name]
 	if !ok {
@@ -58,14 +59,14 @@ func paritySize(t *testing.T) config {
 
 // runPyTorch runs gpt2.py, which writes a file, and returns the file's path. It skips the test if Python
 // has no torch.
-func runPyTorch(t *testing.T, c config) (path string) {
+func runPyTorch(t *testing.T, c decoder.GPT2Config) (path string) {
 	t.Helper()
 	if path := os.Getenv(pytorchVar); path != "" {
 		return path
 	}
 	path = filepath.Join(t.TempDir(), "gpt2.safetensors")
 	args := []string{"testdata/gpt2.py", path}
-	for _, n := range []int{c.vocab, c.context, c.layers, c.heads, c.embed, parityBatch, paritySteps} {
+	for _, n := range []int{c.Vocab, c.Positions, c.Layers, c.Heads, c.Hidden, parityBatch, paritySteps} {
 		args = append(args, strconv.Itoa(n))
 	}
 	if strings.HasPrefix(os.Getenv("GODDP_DEVICE"), "cuda") {
@@ -119,9 +120,9 @@ func TestParityWithPyTorch(t *testing.T) {
 }
 
 // compare trains on this rank and compares it with PyTorch.
-func (p pytorch) compare(t *testing.T, c config, pg *comm.ProcessGroup) error {
+func (p pytorch) compare(t *testing.T, c decoder.GPT2Config, pg *comm.ProcessGroup) error {
 	ctx, dev := t.Context(), pg.Device()
-	net := newGPT(c)
+	net := must.New(decoder.NewGPT2(c))
 	if err := nn.Place(net, dev, 0); err != nil {
 		return err
 	}
@@ -151,20 +152,20 @@ func (p pytorch) compare(t *testing.T, c config, pg *comm.ProcessGroup) error {
 	for step, want := range losses {
 		var ids, next []int64
 		for row := range each {
-			at := ((step*pg.Size()+pg.Rank())*each + row) * (c.context + 1)
-			for j := range c.context {
+			at := ((step*pg.Size()+pg.Rank())*each + row) * (c.Positions + 1)
+			for j := range c.Positions {
 				ids, next = append(ids, int64(tokens[at+j])), append(next, int64(tokens[at+j+1]))
 			}
 		}
-		in := autograd.Reshape(autograd.FromSlice(dev, ids), each, c.context)
-		out := autograd.Reshape(autograd.FromSlice(dev, next), each, c.context)
+		in := autograd.Reshape(autograd.FromSlice(dev, ids), each, c.Positions)
+		out := autograd.Reshape(autograd.FromSlice(dev, next), each, c.Positions)
 		if step == 0 {
-			autograd.NoGrad(dev, func() { logitsOff, err = p.off(0, net.Forward(in), "logits", pg.Rank()*len(ids)*c.vocab) })
+			autograd.NoGrad(dev, func() { logitsOff, err = p.off(0, net.Forward(in, nil), "logits", pg.Rank()*len(ids)*c.Vocab) })
 			if err != nil {
 				return err
 			}
 		}
-		loss := model.Run(func() *autograd.Variable { return net.loss(in, out) })
+		loss := model.Run(func() *autograd.Variable { return net.Loss(in, out, nil) })
 		if err := loss.Backward(nil); err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/data"
 	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/decoder"
 	"github.com/goddp/goddp/metrics"
 	"github.com/goddp/goddp/progress"
 )
@@ -16,21 +17,21 @@ import (
 // validation measures a model between training steps.
 type validation struct {
 	pg     *comm.ProcessGroup
-	net    *gpt
+	net    *decoder.Model
 	model  *ddp.Model
 	tokens *data.Tokens // nil: there is no text to validate with
 	loader *data.Loader
 	every  int // the number of steps between two validations
 }
 
-// newValidation opens the shards of --validate. The caller closes the validation.
-func newValidation(pg *comm.ProcessGroup, net *gpt, model *ddp.Model) (v *validation, err error) {
+// newValidation opens the shards of --validate, for samples of window tokens. The caller closes the validation.
+func newValidation(pg *comm.ProcessGroup, net *decoder.Model, model *ddp.Model, window int) (v *validation, err error) {
 	v = &validation{pg: pg, net: net, model: model}
 	if *held == "" {
 		return v, nil
 	}
 	v.every = *heldEvery
-	if v.tokens, err = data.OpenTokens(*held, net.positions.Weight.Shape()[0], gpt2Tokens); err != nil {
+	if v.tokens, err = data.OpenTokens(*held, window, gpt2Tokens); err != nil {
 		return nil, err
 	}
 	v.loader, err = data.NewLoader(v.tokens, pg, &data.LoaderOptions{Batch: *batch, LastBatch: data.Drop})
@@ -68,7 +69,7 @@ func (v *validation) evaluate(ctx context.Context) ([]progress.Value, error) {
 			return nil, err
 		}
 		var loss float64
-		autograd.NoGrad(v.pg.Device(), func() { loss, err = v.net.loss(b.Vars[0], b.Vars[1]).TryItem(ctx) })
+		autograd.NoGrad(v.pg.Device(), func() { loss, err = v.net.Loss(b.Vars[0], b.Vars[1], nil).TryItem(ctx) })
 		if err != nil {
 			return nil, err
 		}
