@@ -1,0 +1,202 @@
+package hf
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/checkpoint/safetensors"
+	"github.com/goddp/goddp/decoder"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/nn"
+)
+
+// Folder is a folder of the hub and its model.
+type Folder struct {
+	// Model is on the device, with the weights of the folder.
+	Model *decoder.Model
+	// Dir is the folder that was loaded.
+	Dir string
+
+	config []byte
+	// files and names hold, for each parameter by its name in the model, the file that it was read from and its name
+	// there.
+	files, names map[string]string
+	metadata     map[string]string
+}
+
+// LoadOptions are the choices of [Load].
+type LoadOptions struct {
+	// DType is the type of the parameters, to which the files' numbers are converted; Invalid means Float32.
+	DType device.DType
+	// Recompute makes the backward pass compute each block again, which takes less memory.
+	Recompute bool
+}
+
+const (
+	singleFile = "model.safetensors"
+	indexFile  = "model" + safetensors.IndexSuffix
+)
+
+// Load reads a folder and places its model on a device. opts may be nil. Every rank calls Load, and reads each weight
+// once, one after the other, so the host needs memory for the largest. An error names the file, and what is missing,
+// unexpected or of another shape.
+func Load(dir string, dev device.Device, opts *LoadOptions) (*Folder, error) {
+	f, err := load(dir, dev, *cmp.Or(opts, &LoadOptions{}))
+	if err != nil {
+		return nil, fmt.Errorf("hf: %w", err)
+	}
+	return f, nil
+}
+
+func load(dir string, dev device.Device, o LoadOptions) (*Folder, error) {
+	text, c, err := readConfig(dir)
+	if err != nil {
+		return nil, err
+	}
+	f := &Folder{Dir: dir, config: text}
+	if f.Model, err = c.model(o.Recompute); err != nil {
+		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, "config.json"), err)
+	}
+	if err := nn.Cast(f.Model, cmp.Or(o.DType, device.Float32), nil); err != nil {
+		return nil, err
+	}
+	path, err := weights(dir)
+	if err != nil {
+		return nil, err
+	}
+	set, err := safetensors.OpenSet(path)
+	if err != nil {
+		return nil, err
+	}
+	f.metadata = set.Metadata()
+	if err = f.find(set); err == nil {
+		err = f.read(set, dev)
+	}
+	if err != nil {
+		err = fmt.Errorf("%s: %w", path, err)
+	}
+	return f, errors.Join(err, set.Close())
+}
+
+// weights returns the path of the file of weights or of the index in dir.
+func weights(dir string) (string, error) {
+	for _, name := range []string{singleFile, indexFile} {
+		if _, err := os.Stat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
+			return filepath.Join(dir, name), err
+		}
+	}
+	err := fmt.Errorf("%s has neither %s nor %s", dir, singleFile, indexFile)
+	if found, _ := filepath.Glob(filepath.Join(dir, "pytorch_model*.bin")); found != nil {
+		err = fmt.Errorf("%w, but %s: save the model with transformers again, which converts it", err, filepath.Base(found[0]))
+	}
+	return "", err
+}
+
+// ignored matches tensors that old versions of transformers wrote and that are no parameters.
+var ignored = regexp.MustCompile(`(^|\.)(rotary_emb\.inv_freq|attn\.bias|attn\.masked_bias)$`)
+
+// isTransposed reports whether a parameter is the transpose of the file's: GPT-2's matrices are [in out] there.
+func isTransposed(name string) bool {
+	return strings.HasPrefix(name, "transformer.h.") && (strings.Contains(name, ".c_") && strings.HasSuffix(name, ".weight"))
+}
+
+// find finds the tensor of each parameter, and checks its type and shape.
+func (f *Folder) find(set *safetensors.Set) error {
+	tensors, e := set.Tensors(), &nn.StateError{}
+	f.names, f.files = map[string]string{}, map[string]string{}
+	for _, p := range f.Model.Parameters() {
+		name := p.Name()
+		if _, ok := tensors[name]; !ok { // the files of a model without its head have names without the first part
+			_, name, _ = strings.Cut(name, ".")
+		}
+		t, ok := tensors[name]
+		if !ok {
+			e.Missing = append(e.Missing, p.Name())
+			continue
+		}
+		shape := slices.Clone(p.Shape())
+		if isTransposed(p.Name()) {
+			slices.Reverse(shape)
+		}
+		if dt := t.DType.Device(); !dt.IsFloat() || !slices.Equal(t.Shape, shape) {
+			e.Mismatched = append(e.Mismatched, nn.StateMismatch{Name: name, State: fmt.Sprint(t.DType, t.Shape), Module: fmt.Sprint(p.DType(), shape)})
+		}
+		f.names[p.Name()], f.files[p.Name()] = name, set.FileOf(name)
+		delete(tensors, name)
+	}
+	if _, ok := tensors[head]; ok && f.isTied() {
+		delete(tensors, head)
+		if err := f.checkTied(set); err != nil {
+			return err
+		}
+	}
+	for name := range tensors {
+		if !ignored.MatchString(name) {
+			e.Unexpected = append(e.Unexpected, name)
+		}
+	}
+	slices.Sort(e.Unexpected)
+	if len(e.Missing)+len(e.Unexpected)+len(e.Mismatched) > 0 {
+		return e
+	}
+	return nil
+}
+
+// head is the name of the weights of the logits.
+const head = "lm_head.weight"
+
+// isTied reports whether the logits are computed with the embeddings of the tokens, the first parameter.
+func (f *Folder) isTied() bool {
+	return !slices.ContainsFunc(f.Model.Parameters(), func(p *nn.Parameter) bool { return p.Name() == head })
+}
+
+// checkTied checks that the file's weights of the logits are the embeddings.
+func (f *Folder) checkTied(set *safetensors.Set) error {
+	name := f.names[f.Model.Parameters()[0].Name()]
+	x, err := set.Read(name)
+	if err != nil {
+		return err
+	}
+	y, err := set.Read(head)
+	if err == nil && !bytes.Equal(x, y) {
+		err = fmt.Errorf("tie_word_embeddings is true, but %s and %s differ", name, head)
+	}
+	return err
+}
+
+// read places the model with the weights of the files.
+func (f *Folder) read(set *safetensors.Set, dev device.Device) error {
+	tensors := set.Tensors()
+	for _, p := range f.Model.Parameters() {
+		p.SetInit(func(dev device.Device, dst device.Tensor, _, _ uint64) (err error) {
+			name := f.names[p.Name()]
+			data, err := set.Read(name)
+			if err != nil {
+				return err
+			}
+			autograd.Scope(dev, func() {
+				t := tensors[name]
+				v := autograd.FromBytes(dev, t.DType.Device(), t.Shape, data)
+				from := v
+				if isTransposed(p.Name()) {
+					from = autograd.Transpose(autograd.Cast(v, dst.DType), 0, 1)
+				}
+				if err = from.Err(); err == nil {
+					err = dev.Kernels().Copy(dev.Compute(), dst, from.Tensor())
+				}
+				v.Free()
+			})
+			return err
+		})
+	}
+	return nn.Place(f.Model, dev, 0)
+}
