@@ -20,7 +20,8 @@ func (swiGLU) Shape(in []device.Shape) device.Shape {
 	return in[0]
 }
 
-func (swiGLU) Saves(_, j int) bool { return j != Output }
+// Saves reports that the gradient of up does not read up, and that no gradient reads the result.
+func (swiGLU) Saves(i, j int) bool { return j == 0 || i == 0 && j == 1 }
 
 func (swiGLU) Forward(c *Call) error { return c.kernels.SwiGLU(c.Stream, c.Out, c.In[0], c.In[1]) }
 

@@ -128,7 +128,7 @@ func (f *Folder) find(set *safetensors.Set) error {
 			slices.Reverse(shape)
 		}
 		if dt := t.DType.Device(); !dt.IsFloat() || !slices.Equal(t.Shape, shape) {
-			e.Mismatched = append(e.Mismatched, nn.StateMismatch{Name: name, State: fmt.Sprint(t.DType, t.Shape), Module: fmt.Sprint(p.DType(), shape)})
+			e.Mismatched = append(e.Mismatched, nn.StateMismatch{Name: name, State: fmt.Sprintf("%v%v", t.DType, t.Shape), Module: fmt.Sprintf("%v%v", p.DType(), shape)})
 		}
 		f.names[p.Name()], f.files[p.Name()] = name, set.FileOf(name)
 		delete(tensors, name)

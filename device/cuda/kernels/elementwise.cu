@@ -278,7 +278,7 @@ template <class T> __device__ inline void swiglu_grad(const SwigluGrad &a) {
 			Pack<T> pg, px, py, dx, dy;
 			pg.load(g + i);
 			px.load(gate + i);
-			py.load(up_ + i);
+			if (dgate) py.load(up_ + i);
 			if (dgate && a.acc_gate.beta != 0) dx.load(dgate + i);
 			if (dup && a.acc_up.beta != 0) dy.load(dup + i);
 			swiglu_grads(a, N, pg.v, px.v, py.v, dx.v, dy.v);

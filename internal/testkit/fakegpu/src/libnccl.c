@@ -222,7 +222,7 @@ typedef struct {
 	uint64_t last; // number of the last chunk, of Send
 } operation;
 
-enum { MAX_OPS = 64 };
+enum { MAX_OPS = 1024 };
 
 typedef struct {
 	comm *c;
