@@ -1,8 +1,11 @@
 package autograd_test
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/goddp/goddp/autograd"
@@ -173,5 +176,135 @@ func TestLinearCrossEntropyLossKeeps(t *testing.T) {
 		autograd.Add(square, loss(x)).Backward(nil)
 	}); err == nil {
 		t.Error("a gradient was computed from x that another had overwritten")
+	}
+}
+
+// ignored is the label of rows without a label.
+var ignored int64 = -100
+
+// The loss of rows of which some are ignored is that of the others, and so are the gradients; those of the ignored
+// rows are 0.
+func TestLinearCrossEntropyLossIgnores(t *testing.T) {
+	dev := newDevice(t)
+	rng := rand.New(rand.NewPCG(3, 4))
+	const n, k = 7, 3
+	for _, supervised := range [][]int64{{}, {4}, {0, 3, 5}, {0, 1, 2, 3, 4, 5}} {
+		labels, few := slices.Repeat([]int64{ignored}, 6), make([]int64, len(supervised))
+		for i, row := range supervised {
+			few[i] = rng.Int64N(n)
+			labels[row] = few[i]
+		}
+		xs, ws := values(rng, 6*k, -1, 1), values(rng, n*k, -1, 1)
+		run := func(loss headed) (l float64, grads [2][]float64) {
+			x, w := autograd.FromSlice(dev, xs, 6, k).RequireGrad(), autograd.FromSlice(dev, ws, n, k).RequireGrad()
+			y := autograd.MulScalar(loss(autograd.AddScalar(x, 0.5), w, autograd.FromSlice(dev, labels)), 3)
+			mustRetain(t, y)
+			mustBackward(t, y)
+			return y.Item(), [2][]float64{read(t, x.Grad()), read(t, w.Grad())}
+		}
+		for _, sum := range []bool{false, true} {
+			want, wantGrads := run(func(x, w, _ *autograd.Variable) *autograd.Variable {
+				left := autograd.IndexSelect(x, 0, autograd.FromSlice(dev, supervised))
+				l := whole(left, w, autograd.FromSlice(dev, few))
+				if sum {
+					l = autograd.MulScalar(l, float64(len(few)))
+				}
+				return l
+			})
+			if len(few) == 0 {
+				if want = math.NaN(); sum {
+					want = 0
+				}
+				wantGrads = [2][]float64{make([]float64, 6*k), make([]float64, n*k)}
+			}
+			for _, overwrite := range []bool{false, true} {
+				what := fmt.Sprintf("labels %v, sum %v, overwrite %v", labels, sum, overwrite)
+				got, grads := run(func(x, w, labels *autograd.Variable) *autograd.Variable {
+					return autograd.LinearCrossEntropyLoss(x, w, labels, &autograd.LinearLossOptions{IgnoreIndex: &ignored, Sum: sum, Overwrite: overwrite})
+				})
+				if !(math.Abs(got-want) <= 1e-12) && !(math.IsNaN(got) && math.IsNaN(want)) {
+					t.Errorf("%s: the loss is %v, want %v", what, got, want)
+				}
+				near(t, what+", x", grads[0], wantGrads[0], 1e-12)
+				near(t, what+", w", grads[1], wantGrads[1], 1e-12)
+			}
+		}
+	}
+	x, w := autograd.Zeros(dev, device.Float32, 3, 2), autograd.Zeros(dev, device.Float32, 4, 2)
+	loss := func(maxRows int, labels ...int64) *autograd.Variable {
+		return autograd.LinearCrossEntropyLoss(x, w, autograd.FromSlice(dev, labels), &autograd.LinearLossOptions{IgnoreIndex: &ignored, MaxRows: maxRows})
+	}
+	if err := loss(1, 1, ignored, 2).Err(); err == nil || !strings.Contains(err.Error(), "2 rows are not ignored, want at most MaxRows, 1") {
+		t.Errorf("with more labels than MaxRows the error is %v", err)
+	}
+	if got, want := panicText(func() { loss(0, ignored, 4, 1) }), "LinearCrossEntropyLoss: label 4 of row 1 is not one of the 4 classes, 0 to 3"; got != want {
+		t.Errorf("the error is %s, want %s", got, want)
+	}
+}
+
+// Ignored rows take no memory.
+func TestLinearCrossEntropyLossOfFewRowsTakesLittleMemory(t *testing.T) {
+	const m, n, k = 128, 1 << 12, 4
+	peak := func(opts *autograd.LinearLossOptions) int64 {
+		dev := newDevice(t)
+		labels := slices.Repeat([]int64{ignored}, m)
+		labels[5] = 1
+		x, w := autograd.Zeros(dev, device.Float32, m, k).RequireGrad(), autograd.Zeros(dev, device.Float32, n, k)
+		mustBackward(t, autograd.LinearCrossEntropyLoss(x, w, autograd.FromSlice(dev, labels), opts))
+		return dev.Memory().Peak
+	}
+	if got := peak(&autograd.LinearLossOptions{IgnoreIndex: &ignored}); got > 4*(2*n*k+m*n/8) {
+		t.Errorf("one of %d rows took %d bytes, and the logits of all rows take %d", m, got, 4*m*n)
+	}
+}
+
+// A captured step has the loss and the gradients of its labels, however many there are up to MaxRows. Beyond, the loss
+// is NaN.
+func TestEmulatedCapturedLossOfFewRows(t *testing.T) {
+	const m, n, k, most = 40, 9, 8, 12
+	rng := rand.New(rand.NewPCG(5, 6))
+	ws, xs := values(rng, n*k, -1, 1), values(rng, m*k, -1, 1)
+	gpu, host := openGPU(t), newDevice(t)
+	runs := 0
+	on := func(dev device.Device, sum bool) func(labels []int64) []float64 {
+		w, table := autograd.FromSlice(dev, ws, n, k).RequireGrad(), autograd.FromSlice(dev, xs, m, k).RequireGrad()
+		step := func(in ...*autograd.Variable) (*autograd.Variable, error) {
+			runs++
+			w.ZeroGrad()
+			table.ZeroGrad()
+			loss := autograd.LinearCrossEntropyLoss(autograd.AddScalar(table, 0.1), w, in[0], &autograd.LinearLossOptions{IgnoreIndex: &ignored, MaxRows: most, Sum: sum, Overwrite: true})
+			return loss, loss.Backward(nil)
+		}
+		if dev == gpu {
+			step = autograd.Capture(dev, step, &autograd.CaptureOptions{Warmup: 1, Required: true})
+		}
+		return func(labels []int64) []float64 {
+			loss, err := step(autograd.FromSlice(dev, labels))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return slices.Concat(read(t, loss), read(t, w.Grad()), read(t, table.Grad()))
+		}
+	}
+	labels := func(supervised int) []int64 {
+		l := slices.Repeat([]int64{ignored}, m)
+		for _, i := range rng.Perm(m)[:supervised] {
+			l[i] = rng.Int64N(n)
+		}
+		return l
+	}
+	for _, sum := range []bool{false, true} {
+		captured, want := on(gpu, sum), on(host, sum)
+		runs = 0
+		for _, supervised := range []int{3, most, 1, 7, 5} {
+			l := labels(supervised)
+			near(t, fmt.Sprintf("sum %v, %d labels", sum, supervised), captured(l), want(l), 1e-12)
+		}
+		if loss := captured(labels(most + 1))[0]; loss == loss {
+			t.Errorf("the loss of more labels than MaxRows is %v, want NaN", loss)
+		}
+		if runs != 2+5 {
+			t.Errorf("the step ran %d times, want 5 on the host, and once and once captured on the GPU", runs)
+		}
 	}
 }

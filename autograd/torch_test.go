@@ -32,6 +32,7 @@ func TestOperationsArePyTorchs(t *testing.T) {
 		p.layout()
 		p.selection()
 		p.indexing()
+		p.loss()
 		p.attention()
 		p.loose = true
 		p.convolution()
@@ -241,6 +242,21 @@ func (p *parity) indexing() {
 		p.numbers(n, 1+p.IntN(9)), p.indices(n, p.shape(p.IntN(3))...))
 	p.add(fmt.Sprintf("F.embedding(x[1], x[0], %d)", padding), func(x variables) *autograd.Variable { return autograd.Embedding(x[0], x[1], padding) },
 		p.numbers(n, 1+p.IntN(9)), p.indices(n, p.shape(p.IntN(3))...))
+}
+
+// loss adds a loss of rows of which some are ignored, rarely all.
+func (p *parity) loss() {
+	rows, classes, k := 1+p.IntN(6), 1+p.IntN(9), 1+p.IntN(5)
+	labels := p.indices(classes, rows)
+	for i := range labels.Integers {
+		if p.IntN(2) == 0 {
+			labels.Integers[i] = -100
+		}
+	}
+	reduction := []string{"mean", "sum"}[p.IntN(2)]
+	p.add(fmt.Sprintf("F.cross_entropy(x[0] @ x[1].T, x[2], reduction='%s')", reduction), func(x variables) *autograd.Variable {
+		return autograd.LinearCrossEntropyLoss(x[0], x[1], x[2], &autograd.LinearLossOptions{IgnoreIndex: &ignored, Sum: reduction == "sum"})
+	}, p.numbers(rows, k), p.numbers(classes, k), labels)
 }
 
 // attention adds an attention that is causal, one with a mask that is added to the scores, and one of allowed keys, in turn.

@@ -3,6 +3,7 @@ package cpu
 import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/internal/operand"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // float is a type that kernels compute in.
@@ -19,9 +20,10 @@ func pick[F any](t device.Tensor, f32, f64 F) F {
 	return f64
 }
 
-func checkLabels(labels []int64, classes int) {
+// checkLabels panics if a label is not one of the classes. With skips, kernels.NoLabel is valid too.
+func checkLabels(labels []int64, classes int, skips bool) {
 	for i, l := range labels {
-		if l < 0 || l >= int64(classes) {
+		if (l < 0 || l >= int64(classes)) && !(skips && l == kernels.NoLabel) {
 			panic(&device.IndexError{Op: "CrossEntropy", At: i, Index: l, Limit: classes, Label: true})
 		}
 	}

@@ -3,6 +3,7 @@ package cpu
 import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/internal/operand"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 func (k *kernelSet) Gather(_ device.Stream, dst, src, index device.Tensor) error {
@@ -18,6 +19,31 @@ func (k *kernelSet) ScatterAdd(_ device.Stream, dst device.Tensor, acc device.Ac
 	at := device.Elements[int64](index)
 	checkIndices("ScatterAdd", at, sizes.N)
 	pick(dst, scatterAdd[float32], scatterAdd[float64])(k, sizes, dst, acc, src, at, int64(skip))
+	return nil
+}
+
+func (k *kernelSet) SelectLabels(_ device.Stream, index, selected, count, labels device.Tensor, ignore int64) error {
+	operands.SelectLabels(index, selected, count, labels)
+	at, to, n := device.Elements[int64](index), device.Elements[int64](selected), 0
+	for i, l := range device.Elements[int64](labels) {
+		if l == ignore {
+			continue
+		}
+		if n < len(to) {
+			at[n], to[n] = int64(i), l
+		} else if len(to) > 0 {
+			to[0] = -1
+		}
+		n++
+	}
+	for i := n; i < len(to); i++ {
+		at[i], to[i] = 0, kernels.NoLabel
+	}
+	if count.DType == device.Float32 {
+		copy(device.Elements[float32](count), []float32{float32(n), float32(max(n, 1))})
+	} else {
+		copy(device.Elements[float64](count), []float64{float64(n), float64(max(n, 1))})
+	}
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 func (k *kernelSet) MSE(_ device.Stream, dst, x, y device.Tensor) error {
@@ -29,7 +30,7 @@ func (k *kernelSet) CrossEntropy(s device.Stream, loss, sums, logits, labels dev
 		logits = wide
 	}
 	_, n := operands.CrossEntropy(loss, sums, logits, labels)
-	checkLabels(device.Elements[int64](labels), n)
+	checkLabels(device.Elements[int64](labels), n, false)
 	pick(loss, crossEntropy[float32], crossEntropy[float64])(k, loss, sums, logits, labels)
 	return nil
 }
@@ -50,7 +51,7 @@ func (k *kernelSet) CrossEntropyGrad(s device.Stream, dst device.Tensor, acc dev
 		return k.Copy(s, dst, sum)
 	}
 	_, n := operands.CrossEntropyGrad(dst, g, sums, logits, labels)
-	checkLabels(device.Elements[int64](labels), n)
+	checkLabels(device.Elements[int64](labels), n, false)
 	pick(dst, crossEntropyGrad[float32], crossEntropyGrad[float64])(k, dst, acc, g, sums, logits, labels)
 	return nil
 }
@@ -68,7 +69,7 @@ func (k *kernelSet) CrossEntropyInPlace(s device.Stream, losses, logits, labels 
 		return k.Copy(s, logits, wide)
 	}
 	_, n := operands.CrossEntropyInPlace(losses, logits, labels)
-	checkLabels(device.Elements[int64](labels), n)
+	checkLabels(device.Elements[int64](labels), n, true)
 	pick(logits, crossEntropyInPlace[float32], crossEntropyInPlace[float64])(k, losses, logits, labels)
 	return nil
 }
@@ -194,6 +195,11 @@ func crossEntropyInPlace[T float](k *kernelSet, losses, logits, labels device.Te
 	k.each(m, n, func(lo, hi int) {
 		for ; lo < hi; lo++ {
 			row := x[lo*n : (lo+1)*n]
+			if l[lo] == kernels.NoLabel {
+				clear(row)
+				each[lo] = 0
+				continue
+			}
 			loss, lse := rowLoss(row, l[lo])
 			each[lo] = T(loss)
 			probabilities(row, row, lse)

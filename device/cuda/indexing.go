@@ -57,6 +57,8 @@ const (
 	sortDigits = 16
 	sortTile   = 256 * 8 // the number of items that a block sorts
 	chunkItems = 32
+
+	selectThreads = 1024
 )
 
 func (k *kernelSet) ScatterAdd(st device.Stream, dst device.Tensor, acc device.Accum, src, index device.Tensor, skip int) (err error) {
@@ -124,4 +126,21 @@ func (k *kernelSet) ScatterAdd(st device.Stream, dst device.Tensor, acc device.A
 		}
 	}
 	return nil
+}
+
+// labelArgs has the layout of the structure Labels in kernels/indexing.cu.
+type labelArgs struct {
+	index, selected, count, labels uint64
+	r, m                           uint64
+	ignore                         int64
+	wide                           uint64
+}
+
+func (k *kernelSet) SelectLabels(s device.Stream, index, selected, count, labels device.Tensor, ignore int64) error {
+	operands.SelectLabels(index, selected, count, labels)
+	a := labelArgs{
+		index: k.addr(index), selected: k.addr(selected), count: k.addr(count), labels: k.addr(labels),
+		r: uint64(index.Len()), m: uint64(labels.Len()), ignore: ignore, wide: uint64(flag(count.DType == device.Float64)),
+	}
+	return k.launch(k.d.stream(s), k.selectLabels, grid{1, 1, 1, selectThreads, 1}, unsafe.Pointer(&a), unsafe.Sizeof(a))
 }

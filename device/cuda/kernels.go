@@ -76,7 +76,7 @@ type kernelSet struct {
 	compare                                       perType
 	maskedCopy                                    perSize
 	gather, addRuns, joinRuns                     perFloat
-	sortCount, sortPlace                          C.uintptr_t // for every type
+	sortCount, sortPlace, selectLabels            C.uintptr_t // for every type
 	stridedBits, transposeBits                    perSize
 	rotate                                        perFloat
 	groupNorm, groupNormGrad                      perFloat
@@ -197,7 +197,7 @@ func (k *kernelSet) files() map[string]map[string]*C.uintptr_t {
 		selection[fmt.Sprint("masked_copy_u", 8*size)] = &k.maskedCopy[size]
 	}
 	indexing := floats(map[string]*perFloat{"gather": &k.gather, "add_runs": &k.addRuns, "join_runs": &k.joinRuns})
-	indexing["sort_count"], indexing["sort_place"] = &k.sortCount, &k.sortPlace
+	indexing["sort_count"], indexing["sort_place"], indexing["select_labels"] = &k.sortCount, &k.sortPlace, &k.selectLabels
 	update := floats(map[string]*perFloat{"sgd": &k.sgd.own, "adamw": &k.adamW.own, "rmsprop": &k.rmsProp.own})
 	for name, o := range map[string]*optimizer{"sgd": &k.sgd, "adamw": &k.adamW, "rmsprop": &k.rmsProp} {
 		for _, dt := range []device.DType{device.Float16, device.BFloat16} {

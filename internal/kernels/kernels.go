@@ -106,7 +106,8 @@ type Kernels interface {
 
 	// CrossEntropyInPlace computes losses [m], the loss of each row of logits, and overwrites logits by
 	// softmax(logits) - onehot(labels), the gradient of the sum of these losses. losses has the type of
-	// CrossEntropy's loss. Labels are as for CrossEntropy.
+	// CrossEntropy's loss. Labels are as for CrossEntropy, except that a row with the label [NoLabel] has the
+	// loss 0 and the gradient 0.
 	CrossEntropyInPlace(s device.Stream, losses, logits, labels device.Tensor) error
 
 	// SGD performs steps of stochastic gradient descent in place, each on a different parameter: see

@@ -246,6 +246,61 @@ template <class T, int N> __device__ inline void join_runs(const Scatter &a) {
 	}
 }
 
+struct Labels {
+	u64 index, selected, count, labels;
+	u64 r, m;
+	i64 ignore;
+	u64 wide; // whether count is of float64
+};
+
+#define SELECT_THREADS 1024
+#define NO_LABEL ((i64)(1ull << 63))
+
+// select_labels runs in one block. Each thread takes as many neighbouring labels.
+extern "C" __global__ void select_labels(const Labels a) {
+	__shared__ u32 before[SELECT_THREADS];
+	__shared__ u64 all;
+	const i64 *labels = (const i64 *)a.labels;
+	i64 *index = (i64 *)a.index, *selected = (i64 *)a.selected;
+	const u64 each = (a.m + SELECT_THREADS - 1) / SELECT_THREADS;
+	const u64 first = min(threadIdx.x * each, a.m), last = min(first + each, a.m);
+	u32 n = 0;
+	for (u64 i = first; i < last; i++) n += labels[i] != a.ignore;
+	before[threadIdx.x] = n;
+	__syncthreads();
+	if (threadIdx.x == 0) {
+		u64 sum = 0;
+		for (int t = 0; t < SELECT_THREADS; t++) {
+			const u32 v = before[t];
+			before[t] = sum;
+			sum += v;
+		}
+		all = sum;
+		const u64 some = sum > 0 ? sum : 1;
+		if (a.wide) {
+			((double *)a.count)[0] = sum;
+			((double *)a.count)[1] = some;
+		} else {
+			((float *)a.count)[0] = sum;
+			((float *)a.count)[1] = some;
+		}
+	}
+	__syncthreads();
+	u64 to = before[threadIdx.x];
+	for (u64 i = first; i < last; i++) {
+		if (labels[i] == a.ignore) continue;
+		if (to < a.r) {
+			index[to] = i;
+			selected[to] = to == 0 && all > a.r ? -1 : labels[i];
+		}
+		to++;
+	}
+	for (u64 i = all + threadIdx.x; i < a.r; i += SELECT_THREADS) {
+		index[i] = 0;
+		selected[i] = NO_LABEL;
+	}
+}
+
 #define EXPORT(name, T) \
 	extern "C" __global__ void gather_##name(const Gather a) { gather<T>(a); } \
 	extern "C" __global__ void add_runs_##name(const Scatter a) { \

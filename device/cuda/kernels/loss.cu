@@ -284,12 +284,25 @@ template <class T> __device__ inline void to_gradient(Pack<T> &p, const Exponent
 	for (int i = 0; i < N; i++) p.v[i] = down<T>(v[i]);
 }
 
+// skips_row reports whether a row has no label. Then it writes the loss 0 and the gradient 0.
+const i64 NO_LABEL = (i64)(1ull << 63);
+
+template <class T> __device__ inline bool skips_row(const Loss &a, u64 r) {
+	typedef typename Arith<T>::type A;
+	if (((const i64 *)a.labels)[r] != NO_LABEL) return false;
+	T *x = (T *)a.x + r * a.cols;
+	for (u64 j = threadIdx.x; j < a.cols; j += blockDim.x) x[j] = narrow<T>(0);
+	if (threadIdx.x == 0) ((A *)a.y)[r] = 0;
+	return true;
+}
+
 // cross_entropy_in_place writes the loss of each row to y, and overwrites x with the gradient. The second pass over a
 // row runs backwards, because the end of the row is still in the cache.
 template <class T> __device__ inline void cross_entropy_in_place(const Loss &a) {
 	typedef typename Arith<T>::type A;
 	const int N = Pack<T>::N;
 	for (u64 r = blockIdx.x; r < a.rows; r += gridDim.x) {
+		if (skips_row<T>(a, r)) continue;
 		T *x = (T *)a.x + r * a.cols;
 		const u64 label = ((const u64 *)a.labels)[r];
 		const RowLoss l = shared_loss(log_sum_exp(x, a.cols, a.wide, label), x, a.cols, label);
@@ -324,6 +337,7 @@ template <class T> __device__ inline void cross_entropy_held(const Loss &a) {
 	const int N = Pack<T>::N;
 	const u32 cols = a.cols, first = threadIdx.x * N, step = HELD_THREADS * N;
 	for (u64 r = blockIdx.x; r < a.rows; r += gridDim.x) {
+		if (skips_row<T>(a, r)) continue;
 		T *x = (T *)a.x + r * a.cols;
 		const u64 label = ((const u64 *)a.labels)[r];
 		const u32 place = label < cols ? label : ~0u; // in one register

@@ -18,6 +18,22 @@ func (ts Types) ScatterAdd(dst, src, index device.Tensor) Indexed {
 	return ts.indexed("ScatterAdd", src, dst, dst, index)
 }
 
+// SelectLabels checks the operands of a SelectLabels.
+func (ts Types) SelectLabels(index, selected, count, labels device.Tensor) {
+	const op = "SelectLabels"
+	for _, t := range []device.Tensor{index, selected, labels} {
+		checkType(op, t, device.Int64)
+	}
+	checkShape(op, index.Shape, selected)
+	checkShape(op, device.Shape{2}, count)
+	if count.DType != device.Float64 {
+		checkType(op, count, device.Float32)
+	}
+	if index.Len() > labels.Len() {
+		panic(&device.ShapeError{Op: op, A: index.Shape, B: labels.Shape})
+	}
+}
+
 // indexed checks two tensors of dst's type. The tensor few [outer m inner] has a row for each index. The indices select
 // rows of the tensor all [outer n inner].
 func (ts Types) indexed(op string, few, all, dst, index device.Tensor) Indexed {

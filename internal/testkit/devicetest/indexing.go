@@ -1,10 +1,12 @@
 package devicetest
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // indexed describes a Gather: dst is [outer m inner], src [outer n inner]; each says whether every
@@ -106,4 +108,46 @@ func nanScatter(r *rig) {
 			r.fail("ScatterAdd of NaN: element %d is %v", i, v)
 		}
 	}
+}
+
+func checkSelectLabels(r *rig) {
+	const ignore = -100
+	each(r, []struct{ m, rows int }{{0, 0}, {1, 1}, {5, 3}, {5, 5}, {1023, 400}, {1025, 900}, {5000, 5000}}, func(c struct{ m, rows int }) {
+		for _, wanted := range []int{c.rows, c.rows / 2, 0, min(c.rows+1, c.m)} {
+			labels := make([]int64, c.m)
+			for i := range labels {
+				labels[i] = ignore
+			}
+			for _, i := range r.rnd.Perm(c.m)[:wanted] {
+				labels[i] = r.rnd.Int64N(9)
+			}
+			wantIndex, wantLabels := make([]int64, c.rows), make([]int64, c.rows)
+			n := 0
+			for i, l := range labels {
+				if l != ignore && n < c.rows {
+					wantIndex[n], wantLabels[n] = int64(i), l
+				}
+				if l != ignore {
+					n++
+				}
+			}
+			for i := n; i < c.rows; i++ {
+				wantLabels[i] = kernels.NoLabel
+			}
+			if n > c.rows && c.rows > 0 {
+				wantLabels[0] = -1
+			}
+			what := fmt.Sprintf("SelectLabels of %d of %d to %d", wanted, c.m, c.rows)
+			integers := func(v []int64) operand { return r.place(device.Int64, device.Shape{len(v)}, bytesOf(v)) }
+			index, selected, count := integers(make([]int64, c.rows)), integers(make([]int64, c.rows)), r.placed(r.sums(), newArray(2))
+			r.ok(what, r.k.SelectLabels(r.s, index.Tensor, selected.Tensor, count.Tensor, integers(labels).Tensor, ignore))
+			if got := r.read(what, index); !bytes.Equal(got, bytesOf(wantIndex)) {
+				r.fail("%s: the indices are not %v", what, wantIndex)
+			}
+			if got := r.read(what, selected); !bytes.Equal(got, bytesOf(wantLabels)) {
+				r.fail("%s: the labels are not %v", what, wantLabels)
+			}
+			r.same(what+", count", count, value{array: array{device.Shape{2}, []float64{float64(n), float64(max(n, 1))}}})
+		}
+	})
 }

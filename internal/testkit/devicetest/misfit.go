@@ -64,12 +64,15 @@ func checkMisfits(r *rig) {
 			return k.CrossEntropyGrad(s, t(5, 2), one, t(), of(device.Float64, 2, 5), t(5, 2), labels)
 		},
 		"CrossEntropyInPlace with few losses": func() error { return k.CrossEntropyInPlace(s, t(3), t(4, 2), labels) },
-		"Softmax to another shape":            func() error { return k.Softmax(s, t(3, 2), t(2, 3), 1, false) },
-		"Dropout to another shape":            func() error { return k.Dropout(s, t(3), one, t(4), 0.5, kernels.Position{}) },
-		"Softmax along no axis":               func() error { return k.Softmax(s, t(2, 3), t(2, 3), 2, false) },
-		"SoftmaxGrad with other g":            func() error { return k.SoftmaxGrad(s, t(2, 3), one, t(3), t(2, 3), 1, false) },
-		"SGD with other gradient":             func() error { return k.SGD(s, kernels.SGDStep{Param: t(3), Grad: t(4), LR: 1}) },
-		"SGD with other velocity":             func() error { return k.SGD(s, kernels.SGDStep{Param: t(3), Grad: t(3), Velocity: t(4), Momentum: 1}) },
+		"SelectLabels of few labels": func() error {
+			return k.SelectLabels(s, of(device.Int64, 5), of(device.Int64, 5), t(2), labels, 0)
+		},
+		"Softmax to another shape": func() error { return k.Softmax(s, t(3, 2), t(2, 3), 1, false) },
+		"Dropout to another shape": func() error { return k.Dropout(s, t(3), one, t(4), 0.5, kernels.Position{}) },
+		"Softmax along no axis":    func() error { return k.Softmax(s, t(2, 3), t(2, 3), 2, false) },
+		"SoftmaxGrad with other g": func() error { return k.SoftmaxGrad(s, t(2, 3), one, t(3), t(2, 3), 1, false) },
+		"SGD with other gradient":  func() error { return k.SGD(s, kernels.SGDStep{Param: t(3), Grad: t(4), LR: 1}) },
+		"SGD with other velocity":  func() error { return k.SGD(s, kernels.SGDStep{Param: t(3), Grad: t(3), Velocity: t(4), Momentum: 1}) },
 		"SGD with other master": func() error {
 			return k.SGD(s, kernels.SGDStep{Param: of(device.BFloat16, 3), Grad: of(device.BFloat16, 3), Master: t(4)})
 		},

@@ -83,7 +83,7 @@ func Cases(half ...device.DType) []Case {
 			{"Norm", checkNorm}, {"BatchNormReLU", checkBatchNormReLU}, {"NormNaN", checkNormNaN},
 			{"Conv2d", checkConv2d}, {"ConvNaN", checkConvNaN}, {"MaxPool2d", checkMaxPool}, {"AvgPool2d", checkAvgPool},
 			{"MSE", checkMSE}, {"MSEGrad", checkMSEGrad},
-			{"AccumulateStrided", checkAccumulateStrided}, {"Compare", checkCompare}, {"FindExtreme", checkFindExtreme}, {"Gather", checkGather}, {"ScatterAdd", checkScatterAdd},
+			{"AccumulateStrided", checkAccumulateStrided}, {"Compare", checkCompare}, {"FindExtreme", checkFindExtreme}, {"Gather", checkGather}, {"ScatterAdd", checkScatterAdd}, {"SelectLabels", checkSelectLabels},
 			{"CrossEntropy", checkCrossEntropy}, {"CrossEntropyGrad", checkCrossEntropyGrad}, {"CrossEntropyInPlace", checkCrossEntropyInPlace},
 			{"Custom", checkCustom},
 			{"Attention", checkAttention}, {"NaNAttention", checkNaNAttention}, {"Rotate", checkRotate},
