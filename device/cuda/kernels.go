@@ -79,6 +79,7 @@ type kernelSet struct {
 	sortCount, sortPlace, selectLabels            C.uintptr_t // for every type
 	stridedBits, transposeBits                    perSize
 	rotate                                        perFloat
+	writeRows, attendLast, attendMerge            perFloat
 	groupNorm, groupNormGrad                      perFloat
 	normPlanes, normColumns, normFold             perFloat
 	rowNorm, rowNormGrad                          [len(rowHeld)]perFloat // without Float64
@@ -248,6 +249,7 @@ func (k *kernelSet) files() map[string]map[string]*C.uintptr_t {
 		"attention_plain.cu": floats(k.attention.plainFunctions()),
 		"attention_mma.cu":   k.attention.mmaFunctions(),
 		"rotary.cu":          floats(map[string]*perFloat{"rotate": &k.rotate}),
+		"decoding.cu":        floats(map[string]*perFloat{"write_rows": &k.writeRows, "attend_last": &k.attendLast, "attend_merge": &k.attendMerge}),
 
 		"normalization.cu": normalization,
 		"row_norm.cu":      rowNorm,

@@ -45,6 +45,7 @@ type Kernels interface {
 	Clipping
 	FeedForward
 	SwiGLU
+	Decoding
 
 	// Values returns the per-device state of other packages.
 	Values() *Values

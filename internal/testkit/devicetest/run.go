@@ -86,7 +86,7 @@ func Cases(half ...device.DType) []Case {
 			{"AccumulateStrided", checkAccumulateStrided}, {"Compare", checkCompare}, {"FindExtreme", checkFindExtreme}, {"Gather", checkGather}, {"ScatterAdd", checkScatterAdd}, {"SelectLabels", checkSelectLabels},
 			{"CrossEntropy", checkCrossEntropy}, {"CrossEntropyGrad", checkCrossEntropyGrad}, {"CrossEntropyInPlace", checkCrossEntropyInPlace},
 			{"Custom", checkCustom},
-			{"Attention", checkAttention}, {"NaNAttention", checkNaNAttention}, {"Rotate", checkRotate},
+			{"Attention", checkAttention}, {"NaNAttention", checkNaNAttention}, {"Rotate", checkRotate}, {"WriteRows", checkWriteRows}, {"AttendLast", checkAttendLast},
 		} {
 			cases = append(cases, check(c.name+"/"+dt.String(), dt, c.run))
 		}

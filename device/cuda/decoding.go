@@ -1,0 +1,85 @@
+//go:build cgo && linux
+
+package cuda
+
+import (
+	"unsafe"
+
+	"github.com/goddp/goddp/device"
+)
+
+// writeRowsArgs has the layout of the structure WriteRows in kernels/decoding.cu.
+type writeRowsArgs struct {
+	dst, src, first uint64
+	s, t, n, width  uint64
+	wide            int32
+}
+
+func (k *kernelSet) WriteRows(st device.Stream, dst, src, first device.Tensor) error {
+	operands.WriteRows(dst, src, first)
+	if src.Len() == 0 {
+		return nil
+	}
+	n := dst.Shape[2]
+	a := writeRowsArgs{
+		dst: k.addr(dst), src: k.addr(src), first: k.addr(first), s: uint64(dst.Shape[1]), t: uint64(src.Shape[1]), n: uint64(n), width: uint64(n),
+	}
+	if per := packBytes / dst.DType.Size(); packed(a.dst, a.src) && n%per == 0 {
+		a.wide, a.width = 1, uint64(n/per)
+	}
+	g := grid{ceil(int(a.width), warp), src.Shape[0] * src.Shape[1], 1, warp, 1}
+	if int(a.width) >= threads {
+		g.x, g.threadsX = ceil(int(a.width), threads), threads
+	}
+	return k.launch(k.d.stream(st), k.writeRows[dst.DType], g, unsafe.Pointer(&a), unsafe.Sizeof(a))
+}
+
+// attendLastArgs has the layout of the structure AttendLast in kernels/decoding.cu.
+type attendLastArgs struct {
+	o, q, keys, values, last      uint64
+	parts, sums                   uint64
+	s, heads, keyHeads, d, splits uint64
+	chunks                        uint64
+	window                        uint64
+	scale                         float64
+}
+
+// The constants have the same values in kernels/decoding.cu.
+const (
+	splitPositions = 256
+	decodeThreads  = 128
+	decodeGroup    = 8
+)
+
+func (k *kernelSet) AttendLast(st device.Stream, o, q, keys, values, last device.Tensor, scale float64, window int) error {
+	operands.AttendLast(o, q, keys, values, last)
+	if o.Len() == 0 {
+		return nil
+	}
+	s := k.d.stream(st)
+	rows, heads, d := q.Shape[0], q.Shape[1], q.Shape[2]
+	splits, chunks := ceil(keys.Shape[1], splitPositions), ceil(heads/keys.Shape[2], decodeGroup)
+	a := attendLastArgs{
+		o: k.addr(o), q: k.addr(q), keys: k.addr(keys), values: k.addr(values), last: k.addr(last), s: uint64(keys.Shape[1]),
+		heads: uint64(heads), keyHeads: uint64(keys.Shape[2]), d: uint64(d), splits: uint64(splits), chunks: uint64(chunks), window: uint64(window), scale: scale,
+	}
+	if splits > 1 {
+		wide := device.Float32
+		if o.DType == device.Float64 {
+			wide = device.Float64
+		}
+		parts := device.Tensor{DType: wide, Shape: device.Shape{rows, heads, splits, d}}
+		sums := device.Tensor{DType: wide, Shape: device.Shape{rows, heads, splits, 2}}
+		scratch, err := k.scratch(&parts, &sums)
+		if err != nil {
+			return err
+		}
+		defer k.freeScratch(s, scratch)
+		a.parts, a.sums = k.addr(parts), k.addr(sums)
+	}
+	g := grid{keys.Shape[2] * chunks, rows, splits, decodeThreads, 1}
+	if err := k.launch(s, k.attendLast[o.DType], g, unsafe.Pointer(&a), unsafe.Sizeof(a)); err != nil || splits == 1 {
+		return err
+	}
+	return k.launch(s, k.attendMerge[o.DType], grid{rows * heads, 1, 1, decodeThreads, 1}, unsafe.Pointer(&a), unsafe.Sizeof(a))
+}
