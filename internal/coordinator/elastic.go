@@ -30,6 +30,7 @@ type elastic struct {
 	epochs     int             // the number of epochs that began since then
 	waiting    silence         // for so many ticks, a member is at the door and waits for another one
 	patience   time.Duration   // the Patience of the member that came to the door last
+	wishing    silence         // for so many ticks, a worker waits that wishes to join or to leave
 }
 
 // A job does not go on if it loses more members at one step than it has had, and more than minLosses: the step itself
@@ -39,6 +40,9 @@ const (
 	minLosses = 5
 	maxEpochs = 20
 )
+
+// changeDelay is how long workers wait at most that wish to join or to leave: see Membership.Hurry.
+const changeDelay = 3 * time.Second
 
 // ErrReleased is the error of Enter on a worker that shall end.
 var ErrReleased = errors.New("this worker is released from the job")
@@ -160,6 +164,7 @@ func (s *Server) begin(o *Order) {
 			e.Kill(worker, fmt.Sprintf("the job has begun %d epochs at step %d and committed no further step", maxEpochs, o.Steps))
 		}
 	}
+	e.wishing = 0
 	n := e.door[o.Workers[0]].session
 	if n == nil {
 		n = &session{core: NewCore(len(o.Workers)), peers: map[int]*peer{}}
@@ -242,6 +247,17 @@ func (s *Server) tickAway() {
 			delete(e.away, worker)
 			s.expel(worker, fmt.Sprintf("it has not been heard of for %v", s.opts.Silence))
 		}
+	}
+}
+
+// tickWishes ends the wait of workers that wish to join or to leave after changeDelay. The caller must hold mu.
+func (s *Server) tickWishes() {
+	e := s.elastic
+	if e.wishing++; !e.membership.isWaiting() {
+		e.wishing = 0
+	}
+	if e.wishing > silence(changeDelay/s.opts.Interval) {
+		s.obey(e.membership.Hurry(), "")
 	}
 }
 

@@ -22,6 +22,8 @@ type Membership struct {
 	members  []int     // the current epoch's members, by rank
 	workers  []*worker // the workers that are not gone, in the order of their start
 	notified bool      // the members have the order Notice
+	delayed  bool      // a member that wishes to leave stays, because it alone had the state when the epoch began
+	hurried  bool      // workers join and leave without delay
 	ending   bool      // a worker has ended with success: nobody joins any more
 	out      []Order
 }
@@ -135,6 +137,19 @@ func (m *Membership) Leave(id int) []Order {
 	return m.out
 }
 
+// Hurry ends the delays of those that wish to join or to leave. A worker that joins waits for others that start, because
+// each change costs the members a step. A member that alone has the state leaves after the others have it.
+func (m *Membership) Hurry() []Order {
+	m.out, m.hurried = nil, true
+	m.advance()
+	return m.out
+}
+
+// isWaiting reports whether a worker that wishes to join or to leave may wait for Hurry.
+func (m *Membership) isWaiting() bool {
+	return m.delayed || m.epoch > 0 && slices.ContainsFunc(m.workers, func(w *worker) bool { return w.report != nil && m.epochOf(w.id) == 0 })
+}
+
 func (m *Membership) worker(id int) *worker {
 	if i := slices.IndexFunc(m.workers, func(w *worker) bool { return w.id == id }); i >= 0 {
 		return m.workers[i]
@@ -169,7 +184,9 @@ func (m *Membership) order(o Order) { m.out = append(m.out, o) }
 func (m *Membership) advance() {
 	var ready []*worker // members first, in the order of their ranks
 	missing := 0        // members that are neither ready nor gone
-	wished := false     // a worker wishes to join or to leave
+	leaves := false     // a member wishes to leave
+	joins := false      // a worker that is no member is ready
+	starting := false   // another one is not
 	for _, id := range m.members {
 		switch w := m.worker(id); {
 		case w == nil:
@@ -177,16 +194,21 @@ func (m *Membership) advance() {
 			ready = append(ready, w)
 		default:
 			missing++
-			wished = wished || w.leaves
+			leaves = leaves || w.leaves
 		}
 	}
 	isSteady := missing == len(m.members) // none has left the epoch
 	for _, w := range m.workers {
-		if w.report != nil && !slices.Contains(m.members, w.id) {
+		switch isMember := slices.Contains(m.members, w.id); {
+		case isMember:
+		case w.report != nil:
 			ready = append(ready, w)
-			wished = wished || !w.leaves && !m.ending
+			joins = joins || !w.leaves && !m.ending
+		default:
+			starting = starting || !w.expelled
 		}
 	}
+	wished := leaves && (!m.delayed || m.hurried) || joins && (!starting || m.hurried)
 	switch {
 	case missing == 0:
 		m.begin(ready)
@@ -197,7 +219,7 @@ func (m *Membership) advance() {
 }
 
 // begin begins the next epoch, of the ready workers that do not wish to leave. A worker that wishes to
-// leave stays for one more epoch if it alone holds the state after the last step.
+// leave stays if it alone holds the state after the last step, and leaves after Hurry.
 func (m *Membership) begin(ready []*worker) {
 	var next, released []int
 	o := Order{Verb: Begin, Epoch: m.epoch + 1, Source: -1}
@@ -228,11 +250,11 @@ func (m *Membership) begin(ready []*worker) {
 		}
 		return
 	}
-	m.epoch, m.members, m.notified = o.Epoch, next, false
+	m.epoch, m.members, m.notified, m.delayed, m.hurried = o.Epoch, next, false, false, false
 	for _, id := range next {
-		m.worker(id).report = nil
+		w := m.worker(id)
+		w.report, m.delayed = nil, m.delayed || w.leaves
 	}
 	o.Workers = next
 	m.order(o)
-	m.advance() // a member may wish to leave
 }

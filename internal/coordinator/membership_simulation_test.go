@@ -48,12 +48,14 @@ func (m mutant) String() string {
 
 // Durations in virtual time, and the number of steps of a job.
 const (
-	elasticSteps   = 6
-	elasticSilence = time.Second            // the time after which a silent worker is expelled
-	elasticFaults  = 400 * time.Millisecond // the time in which faults happen, except those in a recovery
-	elasticLease   = 300 * time.Millisecond // the time after which an agent that has lost the host kills its workers
-	elasticNodes   = 3
-	elasticBound   = 20 * time.Second // the time by which a job must have ended
+	elasticSteps    = 6
+	elasticSilence  = time.Second            // the time after which a silent worker is expelled
+	elasticFaults   = 400 * time.Millisecond // the time in which faults happen, except those in a recovery
+	elasticLease    = 300 * time.Millisecond // the time after which an agent that has lost the host kills its workers
+	elasticNodes    = 3
+	elasticEpochs   = 20                    // the number of epochs after which the faults must be over
+	elasticPatience = 60 * time.Millisecond // the time for which a worker waits that wishes to join or to leave
+	elasticBound    = 20 * time.Second      // the time by which a job must have ended
 )
 
 type elasticJob struct {
@@ -76,7 +78,6 @@ type elasticSession struct {
 	core    *Core
 	order   Order
 	given   map[int]map[int]uint64 // by step and rank
-	noticed map[int]bool           // by step: a member had a Notice when it contributed; all members learn it by the step's outcome
 	aborted bool                   // a member has aborted its transfers, so that reductions yield garbage
 }
 
@@ -97,7 +98,6 @@ type elasticWorker struct {
 	session         *elasticSession // nil: the worker waits for the next epoch
 	epoch, rank     int
 	refused, failed bool
-	noticed         bool
 	done            bool
 }
 
@@ -348,12 +348,20 @@ func (j *elasticJob) obey(orders []Order) {
 				j.start(0)
 			}
 		case Notice:
-			for _, id := range o.Workers {
-				w := j.workers[id]
-				w.receives(func() { w.noticed = true })
-			}
+			s := j.sessions[len(j.sessions)-1]
+			j.deliver(s, s.core.Change())
 		}
 	}
+}
+
+// hurryLater ends the wait of workers that wish to join or to leave, unless another epoch begins before.
+func (j *elasticJob) hurryLater() {
+	epoch := len(j.sessions)
+	j.after(elasticPatience, func() {
+		if len(j.sessions) == epoch && j.membership.isWaiting() {
+			j.obey(j.membership.Hurry())
+		}
+	})
 }
 
 // begin begins an epoch, and checks that it may begin.
@@ -361,6 +369,9 @@ func (j *elasticJob) begin(o Order) {
 	if o.Epoch != len(j.sessions)+1 {
 		j.breakf("epoch %d follows %d", o.Epoch, len(j.sessions))
 		return
+	}
+	if o.Epoch > elasticEpochs {
+		j.breakf("epoch %d begins, and the job has made %d steps", o.Epoch, o.Steps)
 	}
 	if len(o.Workers) < j.min {
 		j.breakf("epoch %d begins with %d workers, at least %d", o.Epoch, len(o.Workers), j.min)
@@ -391,8 +402,9 @@ func (j *elasticJob) begin(o Order) {
 	if o.Epoch > 1 && o.Epoch < 6 && j.rng.IntN(2) == 0 { // also in the recovery
 		j.after(j.some(4*simDelay), j.workers[o.Workers[j.rng.IntN(len(o.Workers))]].die)
 	}
-	s := &elasticSession{core: NewCore(len(o.Workers)), order: o, given: map[int]map[int]uint64{}, noticed: map[int]bool{}}
+	s := &elasticSession{core: NewCore(len(o.Workers)), order: o, given: map[int]map[int]uint64{}}
 	j.sessions = append(j.sessions, s)
+	j.hurryLater()
 	for rank, id := range o.Workers {
 		w := j.workers[id]
 		w.receives(func() { w.join(s, rank) })
@@ -437,6 +449,7 @@ func (w *elasticWorker) report() {
 			}
 			if w.alive {
 				w.job.obey(w.job.membership.Ready(w.id, r))
+				w.job.hurryLater()
 			}
 		})
 	})
@@ -450,7 +463,7 @@ func (w *elasticWorker) join(s *elasticSession, rank int) {
 		return
 	}
 	w.session, w.rank, w.epoch = s, rank, s.order.Epoch
-	w.refused, w.failed, w.noticed = false, false, false
+	w.refused, w.failed = false, false
 	w.say(&Message{Verb: Join, Process: fmt.Sprint(w.id)})
 }
 
@@ -522,7 +535,7 @@ func (w *elasticWorker) transfer() {
 func (w *elasticWorker) step() {
 	j, s := w.job, w.session
 	next := len(w.history)
-	if next == elasticSteps || s.noticed[next-1] {
+	if next == elasticSteps {
 		w.say(&Message{Verb: Leave})
 		return
 	}
@@ -545,7 +558,6 @@ func (w *elasticWorker) step() {
 				before = w.history[next-1]
 			}
 			s.given[next][w.rank] = digest(before, uint64(position), uint64(w.rank))
-			s.noticed[next] = s.noticed[next] || w.noticed
 			if position != next+1 {
 				j.breakf("worker %d trains sample %d in step %d", w.id, position, next+1)
 			}
@@ -584,6 +596,9 @@ func (w *elasticWorker) gate(s *elasticSession, step int) {
 	}
 	if w.epoch < 6 && j.rng.IntN(60) == 0 { // while the others have not committed the step
 		j.workers[s.order.Workers[j.rng.IntN(len(s.order.Workers))]].die()
+	}
+	if w.epoch < 6 && j.rng.IntN(30) == 0 && j.living() > j.min { // it may alone have the state
+		j.obey(j.membership.Leave(w.id))
 	}
 	j.after(j.some(simDelay), func() {
 		w.handle(func() {

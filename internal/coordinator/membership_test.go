@@ -17,6 +17,7 @@ import (
 //	start WORKER...
 //	ready WORKER [epoch=E] [steps=S] [inconsistent]
 //	unready | gone | expel | leave WORKER
+//	hurry
 //
 // The output repeats each line of the input, followed by the orders. If it changes, run the test with -rewrite, and
 // commit the difference only if it is intended.
@@ -50,6 +51,9 @@ func playMembership(t *testing.T, m *Membership, words []string) (out []Order) {
 			out = append(out, m.Start(number(t, w))...)
 		}
 		return out
+	}
+	if words[0] == "hurry" {
+		return m.Hurry()
 	}
 	worker := number(t, words[1])
 	switch words[0] {

@@ -451,6 +451,7 @@ func (s *Server) tick() {
 		s.mu.Lock()
 		if s.elastic != nil {
 			s.tickAway()
+			s.tickWishes()
 		}
 		for p := range s.peers {
 			if p.conn == nil {
