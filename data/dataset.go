@@ -18,6 +18,14 @@ type Dataset interface {
 	Read(indices []int, dst []device.Tensor) error
 }
 
+// Labeled is a Dataset whose samples may have different numbers of labels, such as texts of which a model learns only
+// some tokens. The loader then sets Labels and LabelWeight of a [Share].
+type Labeled interface {
+	Dataset
+	// Labels returns the number of labels of sample i. It must be safe for concurrent use.
+	Labels(i int) int
+}
+
 // A Field describes one tensor of a sample.
 type Field struct {
 	Name  string

@@ -66,6 +66,17 @@
 // steps, up to rounding. They still differ in random numbers, such as those of Dropout, and in layers that compute
 // over the samples of a micro-batch, such as BatchNorm.
 //
+// # The mean over the labels of a step
+//
+// If samples have different numbers of labels, the mean of the means of micro-batches is not the mean over all labels: a
+// label counts more if its micro-batch has few. Hugging Face's num_items_in_batch is about the same. The loader of a
+// [Labeled] data set knows the labels of the whole global batch. train.Run with SumLoss needs nothing else. Another loop
+// weights the sum of the losses, of each micro-batch as above:
+//
+//	loss := autograd.MulScalar(sumOfLosses(model, batch), batch.LabelWeight)
+//
+// A micro-batch or a rank without labels then adds nothing: the sum of no losses is 0, but their mean is NaN.
+//
 // # Loading
 //
 // [Loader.Epoch] reads batches ahead on separate goroutines into page-locked memory, and copies them

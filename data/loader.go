@@ -87,6 +87,12 @@ func (l *Loader) Sampler() Sampler {
 	return s
 }
 
+// IsLabeled reports whether the data set is [Labeled].
+func (l *Loader) IsLabeled() bool {
+	_, ok := l.set.(Labeled)
+	return ok
+}
+
 // Steps returns the number of global batches of an epoch.
 func (l *Loader) Steps() int { return l.Sampler().StepsFrom(Position{}) }
 
@@ -174,7 +180,11 @@ type slot struct {
 // open allocates the slots and starts the workers. The caller must close the pipeline unless there is an error.
 func (l *Loader) open(ctx context.Context, s Sampler, from Position) (_ *pipeline, err error) {
 	p := &pipeline{Loader: l, samples: min(s.Batch, s.largest(s.perStep())), jobs: make(chan *slot, l.ahead+1)}
-	p.shares, p.stop = iter.Pull(s.Shares(from))
+	var labels func(i int) int
+	if set, ok := l.set.(Labeled); ok {
+		labels = set.Labels
+	}
+	p.shares, p.stop = iter.Pull(s.shares(from, labels))
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close(ctx))

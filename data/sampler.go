@@ -72,6 +72,11 @@ type Share struct {
 	// Weight is the factor of the mean loss of the samples. With GlobalBatch, the mean over the ranks of the sums of
 	// their weighted losses is the mean loss of the global batch. Otherwise Weight is 1.
 	Weight float64
+	// Labels is the number of labels of the samples, and LabelWeight is the factor of the sum of the labels' losses. The
+	// mean over the ranks of the sums of their losses, weighted so, is the mean loss of all labels of the global batch,
+	// or 0 if there are none. Both are 0 unless a loader made the Share from a [Labeled] data set.
+	Labels      int
+	LabelWeight float64
 	// EndsStep is true for the last micro-batch of a step, and always without GlobalBatch.
 	EndsStep bool
 }
@@ -160,7 +165,16 @@ func (s Sampler) order(epoch int) []int {
 
 // Shares yields this rank's parts of the global batches from a position to the end of its epoch. The
 // caller may keep the indices.
-func (s Sampler) Shares(from Position) iter.Seq[Share] {
+func (s Sampler) Shares(from Position) iter.Seq[Share] { return s.shares(from, nil) }
+
+// shares is Shares, for samples with numbers of labels unless labels is nil.
+func (s Sampler) shares(from Position, labels func(i int) int) iter.Seq[Share] {
+	count := func(indices []int) (n int) {
+		for _, i := range indices {
+			n += labels(i)
+		}
+		return n
+	}
 	return func(yield func(Share) bool) {
 		order := s.order(from.Epoch)
 		for at := from.Sample; at < s.Len; {
@@ -168,7 +182,17 @@ func (s Sampler) Shares(from Position) iter.Seq[Share] {
 			if global < s.perStep() && s.LastBatch == Drop {
 				return
 			}
+			all := 0 // the labels of the global batch
+			if labels != nil {
+				all = count(order[at:at+global]) + count(order[:s.repeats(global)])
+			}
 			for _, share := range s.divide(s.share(order, at, global), global) {
+				if labels != nil {
+					share.Labels = count(share.Indices)
+				}
+				if all > 0 && share.Weight > 0 {
+					share.LabelWeight = float64(s.Size) / float64(all)
+				}
 				share.After = Position{from.Epoch, at, s.source()}
 				if share.EndsStep {
 					share.After.Sample += global
@@ -180,6 +204,14 @@ func (s Sampler) Shares(from Position) iter.Seq[Share] {
 			at += global
 		}
 	}
+}
+
+// repeats returns the number of samples that all ranks together add to a global batch, and that count as others do.
+func (s Sampler) repeats(global int) int {
+	if s.LastBatch != Pad || s.GlobalBatch > 0 {
+		return 0
+	}
+	return s.largest(global)*s.Size - global
 }
 
 // share returns this rank's part of the global batch that starts at position at of order.

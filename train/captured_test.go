@@ -80,3 +80,27 @@ func TestEmulatedCapturedWithAnOptimizerOfAnotherModule(t *testing.T) {
 		return nil
 	})
 }
+
+// A captured run with SumLoss has one capture for all weights, which differ from step to step.
+func TestEmulatedCapturedSumLoss(t *testing.T) {
+	commtest.OnDevices(t, commtest.FakeGPUs(t, 2), nil, func(pg *comm.ProcessGroup) error {
+		var ends [2][]float64
+		var calls [2]int
+		for i, captured := range []bool{false, true} {
+			c := newSpeaker(pg, data.LoaderOptions{Batch: 2, GlobalBatch: 4, Shuffle: true, LastBatch: data.Drop})
+			c.Captured = captured
+			counted(c, &calls[i])
+			if err := train.Run(t.Context(), pg, c); err != nil {
+				return err
+			}
+			var err error
+			if ends[i], err = values(t.Context(), c.Model); err != nil {
+				return err
+			}
+		}
+		if !slices.Equal(ends[0], ends[1]) || calls[0] != 24 || calls[1] != 3 {
+			return fmt.Errorf("a captured run computed the loss %d times and ends with %v, want 3 and, as after the %d of the other one, %v", calls[1], ends[1], calls[0], ends[0])
+		}
+		return nil
+	})
+}

@@ -20,6 +20,16 @@
 // and Run computes the gradients of a rank's part in micro-batches. Steps are counted from 0 over all epochs. A run that resumes from a
 // checkpoint continues the count.
 //
+// If the samples have different numbers of labels, as texts of which only the answers are learned, let Loss return the
+// sum of the labels' losses and set Config.SumLoss. A step then uses the mean over all its labels, with any number of
+// micro-batches and ranks:
+//
+//	Loss: func(b *data.Batch) *autograd.Variable {
+//		return autograd.LinearCrossEntropyLoss(hidden(b.Vars[0]), head, b.Vars[1],
+//			&autograd.LinearLossOptions{IgnoreIndex: &ignored, Sum: true})
+//	},
+//	SumLoss: true,
+//
 // # What Run leaves
 //
 // Run changes the learning rates, the gradients, and the state of the model and the optimizer. When it ends, it

@@ -45,6 +45,11 @@ type Config struct {
 	Epochs, MaxSteps int
 	// Loss computes the loss of a batch, a scalar. If Data has a GlobalBatch, it must be a mean over the batch's samples.
 	Loss func(b *data.Batch) *autograd.Variable
+	// SumLoss declares that Loss returns the sum of the losses of the batch's labels. The gradients are then those of the
+	// mean over all labels of the step, of all micro-batches and ranks; a batch without labels adds nothing. The data set
+	// of Data must be [data.Labeled], and Accumulate 0 or 1: use a GlobalBatch instead. The loss of a line of the log is
+	// the mean over the labels of the last batches of the ranks.
+	SumLoss bool
 	// Captured launches each step, from the loss to the update, as one CUDA graph. [autograd.Capture] says what Loss
 	// may then do. In addition, Loss may use only the batch's Vars.
 	Captured bool
@@ -141,6 +146,9 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c *Config) (err error) {
 	}
 	if global := c.Data.Sampler().GlobalBatch; global > 0 && c.Accumulate > 1 {
 		return fmt.Errorf("train: Accumulate is %d, but GlobalBatch of Data is %d, which already sets the samples of a step: want Accumulate 0 or 1", c.Accumulate, global)
+	}
+	if c.SumLoss && (!c.Data.IsLabeled() || c.Accumulate > 1) {
+		return fmt.Errorf("train: SumLoss: the data set of Data is Labeled: %v, Accumulate is %d: want true, and 0 or 1 with a GlobalBatch instead", c.Data.IsLabeled(), c.Accumulate)
 	}
 	if c.Data.Sampler().LastBatch == data.Uneven {
 		return errors.New("train: LastBatch of Data is Uneven, with which a rank may have fewer steps than another: want Pad or Drop")
@@ -336,6 +344,11 @@ type run struct {
 // makeSteps sets backward and complete.
 func (r *run) makeSteps() {
 	r.backward = func(in ...*autograd.Variable) (*autograd.Variable, error) {
+		if r.SumLoss { // the weight differs from step to step, and is the last input
+			in, last := in[:len(in)-1], in[len(in)-1]
+			loss := r.Loss(&data.Batch{Vars: in, Share: r.share})
+			return loss, autograd.Mul(loss, autograd.Cast(last, loss.DType())).Backward(nil)
+		}
 		weight := r.weight
 		if c := capture.Of(r.pg.Device()); c != nil {
 			c.Require(func() bool { return r.weight == weight })
@@ -460,9 +473,13 @@ func (r *run) epoch(ctx context.Context) (isStopped bool, err error) {
 			batches = min(r.Accumulate, sampler.StepsFrom(r.position))
 		}
 		r.weight = b.Weight / float64(batches)
+		in := b.Vars
+		if r.SumLoss {
+			in = append(in[:len(in):len(in)], autograd.FromSlice(r.pg.Device(), []float64{b.LabelWeight}))
+		}
 		if r.gathered++; r.gathered < batches || !b.EndsStep {
 			err := r.Model.NoSync(func() error {
-				_, err := r.backward(b.Vars...)
+				_, err := r.backward(in...)
 				return err
 			})
 			if err != nil {
@@ -473,7 +490,7 @@ func (r *run) epoch(ctx context.Context) (isStopped bool, err error) {
 		if r.LR != nil {
 			r.Optimizer.(optim.LRSetter).SetLR(r.LR(r.step))
 		}
-		loss, err := r.complete(b.Vars...)
+		loss, err := r.complete(in...)
 		if err != nil {
 			return false, err
 		}
@@ -482,7 +499,7 @@ func (r *run) epoch(ctx context.Context) (isStopped bool, err error) {
 		r.gathered, r.position = 0, b.After
 		stops := r.Model.Stopping()
 		if logs || r.saver != nil && (stops || isDue(r.step, r.SaveEvery) || r.step >= r.total || sampler.StepsFrom(r.position) == 0) {
-			if err := r.readLoss(ctx, loss, len(b.Indices)-b.Repeats, logs); err != nil {
+			if err := r.readLoss(ctx, loss, b, logs); err != nil {
 				return false, err
 			}
 		}
@@ -608,25 +625,34 @@ func (r *run) clip() (*autograd.Variable, error) {
 	return optim.ClipGradNorm(r.Model.Parameters(), r.ClipNorm, nil)
 }
 
-// readLoss checks, and if logs is true logs, the mean of the loss over the last batches of all ranks.
-func (r *run) readLoss(ctx context.Context, loss *autograd.Variable, samples int, logs bool) error {
+// readLoss checks, and if logs is true logs, the mean of the loss over the last batches of all ranks. b is this rank's.
+// If none of them has labels, there is no such mean.
+func (r *run) readLoss(ctx context.Context, loss *autograd.Variable, b *data.Batch, logs bool) error {
 	value, err := loss.TryItem(ctx)
 	if err != nil {
 		return err
 	}
-	all, err := metrics.Reduce(ctx, r.pg, metrics.Mean(value, samples))
+	of := len(b.Indices) - b.Repeats
+	if r.SumLoss {
+		of = b.Labels
+		value /= float64(of)
+	}
+	all, err := metrics.Reduce(ctx, r.pg, metrics.Mean(value, of))
 	if err != nil {
 		return err
 	}
-	mean := all[0].Value
+	mean, hasMean := all[0].Value, all[0].Count > 0
 	if logs {
-		values := []progress.Value{progress.V("loss", mean)}
+		var values []progress.Value
+		if hasMean {
+			values = append(values, progress.V("loss", mean))
+		}
 		if r.LR != nil {
 			values = append(values, progress.V("lr", r.LR(r.step-1)))
 		}
 		r.meter.Log(values...)
 	}
-	if !math.IsNaN(mean) && !math.IsInf(mean, 0) || r.hasWarned {
+	if !hasMean || !math.IsNaN(mean) && !math.IsInf(mean, 0) || r.hasWarned {
 		return nil
 	}
 	if r.RequireFinite {
