@@ -58,7 +58,7 @@ fuzz: ## every fuzz target for FUZZTIME, by default ten minutes each
 test-gpu: ## builds into build/gpu, which can be carried to a machine without Go, and runs it here
 	mkdir -p build/gpu
 	$(GO) test -c -ldflags='-s -w' -o build/gpu/ ./device/cuda ./comm/internal/nccl ./internal/testkit/commtest ./ddp ./ddp/zero ./ddp/commhook ./profile ./checkpoint
-	$(GO) build -ldflags='-s -w' -o build/gpu/ ./cmd/... ./examples/... ./test/parity ./test/matrix ./bench/percall ./bench/steps ./bench/hostcost
+	$(GO) build -ldflags='-s -w' -o build/gpu/ ./cmd/... ./examples/... ./test/parity ./test/transformers ./test/matrix ./bench/percall ./bench/steps ./bench/hostcost
 	test/test_gpu.sh
 
 gpu-failures: ## the same for what happens on two GPUs when a rank fails

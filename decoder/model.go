@@ -60,7 +60,11 @@ func (m *Model) Logits(hidden *autograd.Variable) *autograd.Variable { return m.
 
 // Loss returns the mean cross-entropy of next, the tokens that follow ids; both are int64 [b t]. opts may be nil.
 func (m *Model) Loss(ids, next *autograd.Variable, opts *ForwardOptions) *autograd.Variable {
-	return autograd.LinearCrossEntropyLoss(m.Hidden(ids, opts), m.head.Weight.Var(), next, &autograd.LinearLossOptions{Overwrite: true})
+	hidden := m.Hidden(ids, opts)
+	if m.head.LowRank != nil {
+		return autograd.CrossEntropyLoss(autograd.Reshape(m.Logits(hidden), next.Shape().Len(), -1), autograd.Flatten(next, 0))
+	}
+	return autograd.LinearCrossEntropyLoss(hidden, m.head.Weight.Var(), next, &autograd.LinearLossOptions{Overwrite: true})
 }
 
 // Hidden returns what the logits are computed from, [b t hidden]. opts may be nil.

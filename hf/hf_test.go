@@ -17,6 +17,7 @@ import (
 	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/hf"
 	"github.com/goddp/goddp/internal/testkit/must"
+	"github.com/goddp/goddp/lora"
 	"github.com/goddp/goddp/nn"
 )
 
@@ -243,6 +244,32 @@ func float8(n int) safetensors.Source {
 		_, err := w.Write(make([]byte, n))
 		return err
 	}}
+}
+
+// A model with adapters is saved after they are merged.
+func TestAdapters(t *testing.T) {
+	dev := newDevice(t)
+	dir, _ := newFolder(t, dev, device.Float32)
+	f := must.New(hf.Load(dir, dev, nil))
+	adapters := must.New(lora.Add(f.Model, &lora.Options{Targets: []string{"q_proj", "lm_head"}}))
+	ids := autograd.FromSlice(dev, []int64{1, 2, 3, 4}, 2, 2)
+	if err := f.Model.Loss(ids, ids, nil).Backward(nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range adapters.Parameters() {
+		if p.Grad() == nil {
+			t.Errorf("%s has no gradient", p.Name())
+		}
+	}
+	if err := f.Save(t.Context(), t.TempDir(), nil); err == nil || !strings.Contains(err.Error(), "q_proj.lora_A.weight was added") {
+		t.Errorf("Save returned %v", err)
+	}
+	if err := adapters.Merge(); err != nil {
+		t.Fatal(err)
+	}
+	if got := save(t, f, t.TempDir(), nil); !equal(got, content(t, dir)) {
+		t.Errorf("saved %q, want the same as before, because the adapters are not trained", got)
+	}
 }
 
 // A loaded model trains: its parameters require gradients.

@@ -23,8 +23,8 @@ import (
 
 // SaveOptions are the choices of [Folder.Save].
 type SaveOptions struct {
-	// ShardSize is the maximum size of a file of weights in bytes, unless one parameter is larger. 0 means the files
-	// that the weights were read from.
+	// ShardSize is the maximum size of the weights in a file in bytes, unless one parameter is larger. 0 means the
+	// files that the weights were read from.
 	ShardSize int64
 }
 
@@ -56,6 +56,9 @@ func (f *Folder) save(ctx context.Context, dir string, o SaveOptions) error {
 	sources, index, total := map[string]map[string]safetensors.Source{}, map[string]string{}, int64(0)
 	for _, p := range f.Model.Parameters() {
 		file, name := fileOf[p.Name()], f.names[p.Name()]
+		if name == "" {
+			return fmt.Errorf("parameter %s was added to the model of %s: want adapters to be merged before Save", p.Name(), f.Dir)
+		}
 		if sources[file] == nil {
 			sources[file] = map[string]safetensors.Source{}
 		}

@@ -14,7 +14,7 @@ type rotateArgs struct {
 	dst, x, cos, sin, n              uint64
 	rows, heads, size, pairs, turned uint64
 	acc                              device.Accum
-	interleaved, inverse             int32
+	interleaved, inverse, wide       int32
 }
 
 func (k *kernelSet) Rotate(s device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor, r kernels.Rotation) error {
@@ -27,5 +27,9 @@ func (k *kernelSet) Rotate(s device.Stream, dst device.Tensor, acc device.Accum,
 		rows: uint64(x.Shape[1]), heads: uint64(x.Shape[2]), size: uint64(x.Shape[3]), pairs: uint64(r.Cos.Shape[1]),
 		turned: uint64(r.Heads), acc: acc, interleaved: flag(r.Interleaved), inverse: flag(r.Inverse),
 	}
-	return k.launch(k.d.stream(s), k.rotate[x.DType], k.flat(x.Len()), unsafe.Pointer(&a), unsafe.Sizeof(a))
+	items, pack := x.Len(), packBytes/x.DType.Size()
+	if !r.Interleaved && 2*a.pairs == a.size && int(a.pairs)%pack == 0 && packed(a.dst, a.x, a.cos, a.sin) {
+		a.wide, items = 1, items/(2*pack)
+	}
+	return k.launch(k.d.stream(s), k.rotate[x.DType], k.flat(items), unsafe.Pointer(&a), unsafe.Sizeof(a))
 }

@@ -1,13 +1,54 @@
-// Rotary position embeddings, with one thread per element.
+// Rotary position embeddings.
 
 struct Rotate {
 	u64 dst, x, cos, sin, n;
 	u64 rows, heads, size, pairs, turned; // x is [.. rows heads size]; the first turned heads are rotated
 	Accum acc;
 	i32 interleaved, inverse;
+	i32 wide; // the pairs are whole packs and cover a head, and all arrays are aligned to 16 bytes
 };
 
+// rotate_packs rotates a pack of each half of a head per thread.
+template <class T> __device__ inline void rotate_packs(const Rotate &a) {
+	typedef typename Arith<T>::type A;
+	const int N = Pack<T>::N;
+	const u64 packs = a.pairs / N;
+	for (u64 i = global_thread(); i < a.n / (2 * N); i += global_threads()) {
+		const u64 at = divide(i, packs), c = (i - at * packs) * N, token = divide(at, a.heads), row = token - divide(token, a.rows) * a.rows;
+		const T *x = (const T *)a.x + at * a.size + c;
+		T *dst = (T *)a.dst + at * a.size + c;
+		Pack<T> p, q, dp, dq;
+		Packs<A, N> cos, sin;
+		p.load(x);
+		q.load(x + a.pairs);
+		if (a.acc.beta != 0) {
+			dp.load(dst);
+			dq.load(dst + a.pairs);
+		}
+		const bool turned = at - token * a.heads < a.turned;
+		if (turned) {
+			cos.load((const A *)a.cos + row * a.pairs + c);
+			sin.load((const A *)a.sin + row * a.pairs + c);
+		}
+#pragma unroll
+		for (int j = 0; j < N; j++) {
+			A u = up(p.v[j]), v = up(q.v[j]);
+			if (turned) {
+				const A s = a.inverse ? -sin[j] : sin[j], first = u * cos[j] - v * s;
+				v = v * cos[j] + u * s;
+				u = first;
+			}
+			accumulate(&dp.v[j], a.acc, u);
+			accumulate(&dq.v[j], a.acc, v);
+		}
+		dp.store(dst);
+		dq.store(dst + a.pairs);
+	}
+}
+
+// rotate rotates an element per thread, unless it can rotate packs.
 template <class T> __device__ inline void rotate(const Rotate &a) {
+	if (a.wide) return rotate_packs<T>(a);
 	typedef typename Arith<T>::type A;
 	const T *x = (const T *)a.x;
 	for (u64 at = global_thread(); at < a.n; at += global_threads()) {

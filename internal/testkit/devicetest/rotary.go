@@ -22,6 +22,8 @@ func checkRotate(r *rig) {
 		{shape: device.Shape{2, 3, 2, 5}, rows: 4, pairs: 2, heads: 2},
 		{shape: device.Shape{2, 3, 4, 8}, rows: 3, pairs: 4, heads: 3, interleaved: true},
 		{shape: device.Shape{1, 7, 3, 64}, rows: 9, pairs: 16, heads: 2, inverse: true},
+		{shape: device.Shape{2, 5, 3, 16}, rows: 6, pairs: 8, heads: 2},
+		{shape: device.Shape{2, 3, 2, 64}, rows: 3, pairs: 32, heads: 2, inverse: true},
 		{shape: device.Shape{3, 5, 2, 6}, rows: 5, pairs: 3, heads: 2, interleaved: true, inverse: true},
 	}, func(c turning) {
 		x, angles := r.random(-2, 2, c.shape...), r.random(-3, 3, c.rows, c.pairs)

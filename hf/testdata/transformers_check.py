@@ -1,0 +1,164 @@
+# Compares package hf with Hugging Face's transformers, for each architecture, with small models of random weights:
+#
+#   transformers_check.py BINARY [WORK]
+#
+# BINARY is the command test/transformers of this repository: `go build -o BINARY ./test/transformers`. WORK is a folder,
+# by default a temporary one. GODDP_DEVICE=cpu computes on the CPU; otherwise both sides use a GPU, and BFloat16 is compared
+# too. It prints a line for each architecture and exits with 1 if one misses a limit:
+#
+#   logits    of goddp in Float32, relative to the largest logit: at most 2e-6
+#   losses    of 20 steps of AdamW in Float32, relative: at most 1e-6
+#   bf16      the error of goddp's logits in BFloat16 against Float32, divided by that of transformers: at most 1.05
+#   saved     goddp's folder: no missing or unexpected keys, the same logits to the bit, the same 100 tokens greedily
+import os
+import subprocess
+import sys
+import tempfile
+
+try:
+    import torch
+    import transformers
+    from safetensors.torch import load_file, save_file
+    from transformers import AutoModelForCausalLM
+except ImportError as e:
+    print(e, file=sys.stderr)
+    sys.exit(77)
+
+binary = sys.argv[1]
+work = sys.argv[2] if len(sys.argv) > 2 else tempfile.mkdtemp()
+device = "cpu" if os.environ.get("GODDP_DEVICE") == "cpu" or not torch.cuda.is_available() else "cuda"
+torch.backends.cuda.matmul.allow_tf32 = False
+torch.backends.cudnn.allow_tf32 = False
+torch.set_float32_matmul_precision("highest")
+ROWS, TOKENS, STEPS = 4, 96, 20
+
+common = dict(
+    vocab_size=503, hidden_size=128, intermediate_size=320, num_hidden_layers=4, num_attention_heads=8,
+    num_key_value_heads=2, max_position_embeddings=512, tie_word_embeddings=False, bos_token_id=1, eos_token_id=2,
+    pad_token_id=0, attention_dropout=0.0,
+)
+
+
+def rope(theta, kind="default", **more):
+    return dict(rope_theta=theta, rope_type=kind, **more)
+
+
+def of(cls, parameters, **more):
+    """A config. transformers before 5 takes rope_theta and rope_scaling in place of rope_parameters."""
+    if int(transformers.__version__.split(".")[0]) < 5:
+        theta = parameters.pop("rope_theta")
+        scaling = parameters if parameters["rope_type"] != "default" else None
+        return cls(**{**common, **more, "rope_theta": theta, "rope_scaling": scaling})
+    return cls(**{**common, **more, "rope_parameters": parameters})
+
+
+t = transformers
+llama3 = dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)
+configs = {
+    "llama": lambda: of(t.LlamaConfig, rope(10000.0)),
+    "llama3.1": lambda: of(t.LlamaConfig, rope(500000.0, "llama3", **llama3), mlp_bias=True),
+    "llama_linear": lambda: of(t.LlamaConfig, rope(10000.0, "linear", factor=2.0), attention_bias=True),
+    "llama_yarn": lambda: of(t.LlamaConfig, rope(10000.0, "yarn", factor=8.0, original_max_position_embeddings=64), head_dim=32),
+    "smollm2": lambda: of(t.LlamaConfig, rope(100000.0), tie_word_embeddings=True, num_key_value_heads=8),
+    "mistral": lambda: of(t.MistralConfig, rope(10000.0), sliding_window=24, head_dim=32),
+    "qwen2": lambda: of(t.Qwen2Config, rope(1000000.0), tie_word_embeddings=True, use_sliding_window=False),
+    "qwen2_window": lambda: of(t.Qwen2Config, rope(1000000.0), use_sliding_window=True, sliding_window=20, max_window_layers=2),
+    "qwen3": lambda: of(t.Qwen3Config, rope(1000000.0), head_dim=32, use_sliding_window=False),
+    "smollm3": lambda: of(t.SmolLM3Config, rope(2000000.0), tie_word_embeddings=True, no_rope_layer_interval=2),
+    "gpt2": lambda: t.GPT2Config(
+        vocab_size=503, n_embd=128, n_layer=4, n_head=8, n_positions=512, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+        bos_token_id=1, eos_token_id=2),
+}
+
+
+def relative(got, want):
+    return ((got.double() - want.double()).abs().max() / want.double().abs().max()).item()
+
+
+def error(got, want):
+    return (got.double() - want.double()).pow(2).mean().sqrt().item()
+
+
+def logits(model, ids):
+    with torch.no_grad():
+        return model.eval()(ids.to(device)).logits.cpu()
+
+
+def goddp(folder, tokens, *flags):
+    out = os.path.join(work, "out.safetensors")
+    subprocess.run([binary, *flags, folder, tokens, out], check=True)
+    return load_file(out)
+
+
+def generate(model, ids):
+    with torch.no_grad():
+        return model.generate(ids[:1, :8].to(device), max_new_tokens=100, min_new_tokens=100, do_sample=False, pad_token_id=0).cpu()
+
+
+def check(name, config):
+    """Returns the figures of an architecture, and what misses a limit."""
+    folder, saved = os.path.join(work, name), os.path.join(work, name + "_saved")
+    torch.manual_seed(1)
+    model = AutoModelForCausalLM.from_config(config).float()
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.dim() > 1:
+                p.normal_(0, 0.06)
+            else:
+                p.add_(0.1 * torch.randn_like(p))
+    # some folders have one file, some have shards
+    model.save_pretrained(folder, max_shard_size="200KB" if len(name) % 2 else "1GB")
+    tokens = os.path.join(work, name + "_tokens.safetensors")
+    all_ids = torch.randint(3, 503, (STEPS, ROWS, TOKENS + 1))
+    save_file({"tokens": all_ids}, tokens)
+    first = all_ids[0, :, :-1]
+    model = model.to(device)
+    want = logits(model, first)
+
+    got = goddp(folder, tokens, "--save", saved, *(["--shard", "300000"] if len(name) % 3 == 0 else []))
+    figures, missed = {"logits": relative(got["logits"], want)}, []
+    if not figures["logits"] <= 2e-6:
+        missed.append("logits")
+
+    if device == "cuda":
+        half = goddp(folder, tokens, "--dtype", "bfloat16")["logits"]
+        theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).to(device)
+        figures["bf16"] = error(half, want) / error(logits(theirs, first), want)
+        if not figures["bf16"] <= 1.05:
+            missed.append("bf16")
+
+    again, info = AutoModelForCausalLM.from_pretrained(saved, dtype="auto", output_loading_info=True)
+    again = again.to(device)
+    wrong = [f"{k} {list(info[k])}" for k in ("missing_keys", "unexpected_keys", "mismatched_keys") if info[k]]
+    if again.dtype != torch.float32:
+        wrong.append(f"type {again.dtype}")
+    if not torch.equal(logits(again, first), want):
+        wrong.append("other logits")
+    if not torch.equal(generate(again, first), generate(model, first)):
+        wrong.append("other tokens")
+    figures["saved"] = "; ".join(wrong) or "equal"
+    missed += ["saved"] if wrong else []
+
+    model.train()
+    opt = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
+    figures["losses"] = 0.0
+    for step in range(STEPS):
+        ids, following = all_ids[step, :, :-1].to(device), all_ids[step, :, 1:].to(device)
+        loss = torch.nn.functional.cross_entropy(model(ids).logits.flatten(0, 1), following.flatten())
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
+        figures["losses"] = max(figures["losses"], abs(got["losses"][step].item() / loss.item() - 1))
+    if not figures["losses"] <= 1e-6:
+        missed.append("losses")
+    return figures, missed
+
+
+failed = False
+print(f"transformers {transformers.__version__}, PyTorch {torch.__version__}, {device}")
+for name, config in configs.items():
+    figures, missed = check(name, config())
+    failed |= bool(missed)
+    text = ", ".join(f"{k} {v:.2g}" if isinstance(v, float) else f"{k} {v}" for k, v in figures.items())
+    print(f"{name:13} {text}" + (f"   MISSED: {', '.join(missed)}" if missed else ""), flush=True)
+sys.exit(failed)
