@@ -40,7 +40,7 @@ func NewGPT2(c GPT2Config) (*Model, error) {
 // gpt2Block is attention, then a network of two layers, each added to its input.
 type gpt2Block struct {
 	nn.Container
-	index, headCount int
+	index, headCount, headSize int
 
 	norm1, norm2     *nn.NormLayer
 	attend, attended *nn.LinearLayer
@@ -48,7 +48,7 @@ type gpt2Block struct {
 }
 
 func newGPT2Block(c GPT2Config, index int) *gpt2Block {
-	b := &gpt2Block{index: index, headCount: c.Heads}
+	b := &gpt2Block{index: index, headCount: c.Heads, headSize: c.Hidden / c.Heads}
 	last := 0.02 / math.Sqrt(2*float64(c.Layers)) // the std of the layers whose output is added to the input
 	b.norm1 = nn.Add(&b.Container, "ln_1", nn.LayerNorm(c.Hidden, &nn.NormOptions{Eps: c.NormEps}))
 	b.attend = nn.Add(&b.Container, "attn.c_attn", linear(c.Hidden, 3*c.Hidden, 0.02, true))
@@ -58,6 +58,8 @@ func newGPT2Block(c GPT2Config, index int) *gpt2Block {
 	b.narrow = nn.Add(&b.Container, "mlp.c_proj", linear(c.Feedforward, c.Hidden, last, true))
 	return b
 }
+
+func (b *gpt2Block) keys() (heads, size int) { return b.headCount, b.headSize }
 
 func (b *gpt2Block) firstNorm() *nn.NormLayer { return b.norm1 }
 

@@ -99,6 +99,8 @@ func newLlamaBlock(c *Config, index int) *llamaBlock {
 	return b
 }
 
+func (b *llamaBlock) keys() (heads, size int) { return b.c.KeyHeads, b.c.HeadSize }
+
 func (b *llamaBlock) firstNorm() *nn.NormLayer { return b.norm1 }
 
 func (b *llamaBlock) apply(x, normed *autograd.Variable, p *pass) (sum, h *autograd.Variable) {

@@ -25,6 +25,8 @@ type Model struct {
 // own pass.
 type block interface {
 	nn.Model
+	// keys returns the number of heads of keys and values, and their size.
+	keys() (heads, size int)
 	// firstNorm returns the normalization of the block's input.
 	firstNorm() *nn.NormLayer
 	// apply returns the two terms of the block's result, given its input x [b t hidden] and the first normalization
@@ -65,6 +67,14 @@ func (m *Model) Loss(ids, next *autograd.Variable, opts *ForwardOptions) *autogr
 		return autograd.CrossEntropyLoss(autograd.Reshape(m.Logits(hidden), next.Shape().Len(), -1), autograd.Flatten(next, 0))
 	}
 	return autograd.LinearCrossEntropyLoss(hidden, m.head.Weight.Var(), next, &autograd.LinearLossOptions{Overwrite: true})
+}
+
+// MaxPositions returns the number of positions that the model knows.
+func (m *Model) MaxPositions() int {
+	if m.rope != nil {
+		return m.rope.most
+	}
+	return m.positions.Weight.Shape()[0]
 }
 
 // Hidden returns what the logits are computed from, [b t hidden]. opts may be nil.

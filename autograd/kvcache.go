@@ -1,0 +1,69 @@
+package autograd
+
+import (
+	"cmp"
+	"errors"
+	"math"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
+)
+
+// KVCache holds the keys and values of one layer of attention, for the tokens of several rows, so that a model that
+// continues the rows computes those of new tokens alone. It has no gradients.
+type KVCache struct {
+	keys, values *Variable // [B S Hkv D]
+}
+
+// NewKVCache returns a cache for B rows of up to S tokens.
+func NewKVCache(dev device.Device, dt device.DType, b, s, keyHeads, d int) (*KVCache, error) {
+	c := &KVCache{Zeros(dev, dt, b, s, keyHeads, d).Retain(), Zeros(dev, dt, b, s, keyHeads, d).Retain()}
+	return c, errors.Join(c.keys.Err(), c.values.Err())
+}
+
+// Write stores k and v [B T Hkv D], the keys and values of T tokens of each row. first, int64 [B], are the positions of
+// their first tokens.
+func (c *KVCache) Write(k, v, first *Variable) error {
+	dev := c.keys.Device()
+	rows := func(t device.Tensor) device.Tensor { return t.Reshape(t.Shape[0], t.Shape[1], t.Shape[2]*t.Shape[3]) }
+	set := kernels.Of(dev)
+	return errors.Join(
+		set.WriteRows(dev.Compute(), rows(c.keys.Tensor()), rows(k.Tensor()), first.Tensor()),
+		set.WriteRows(dev.Compute(), rows(c.values.Tensor()), rows(v.Tensor()), first.Tensor()))
+}
+
+// Attend computes the attention of q [B 1 H D], the query of one token of each row, to the stored tokens up to the
+// position last, int64 [B]. Hkv divides H, as for [ScaledDotProductAttention]. Of opts, it reads Window and Scale.
+func (c *KVCache) Attend(q, last *Variable, opts *AttentionOptions) *Variable {
+	f := &attendLast{c: c, last: last, AttentionOptions: *cmp.Or(opts, &AttentionOptions{})}
+	if f.Scale == 0 {
+		f.Scale = 1 / math.Sqrt(float64(max(q.t.Shape[len(q.t.Shape)-1], 1)))
+	}
+	return Apply(f, q)
+}
+
+type attendLast struct {
+	AttentionOptions
+	c    *KVCache
+	last *Variable
+}
+
+func (*attendLast) Name() string { return "KVCache.Attend" }
+
+func (f *attendLast) Shape(in []device.Shape) device.Shape {
+	if q := in[0]; len(q) != 4 || q[1] != 1 {
+		panic(&device.ShapeError{Op: f.Name(), A: q, B: f.c.keys.Shape(), Want: "a query of shape [b 1 heads size]"})
+	}
+	return in[0]
+}
+
+func (*attendLast) Saves(_, _ int) bool { return false }
+
+func (f *attendLast) Forward(c *Call) error {
+	flat := func(t device.Tensor) device.Tensor { return t.Reshape(t.Shape[0], t.Shape[2], t.Shape[3]) }
+	return c.kernels.AttendLast(c.Stream, flat(c.Out), flat(c.In[0]), f.c.keys.Tensor(), f.c.values.Tensor(), f.last.Tensor(), f.Scale, f.Window)
+}
+
+func (f *attendLast) Backward(*Call, int, device.Tensor, device.Accum, device.Tensor) error {
+	return errors.New("autograd: " + f.Name() + " has no gradient")
+}

@@ -1,0 +1,184 @@
+package generate_test
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/decoder"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/generate"
+	"github.com/goddp/goddp/internal/testkit/commtest"
+	"github.com/goddp/goddp/internal/testkit/must"
+	"github.com/goddp/goddp/nn"
+)
+
+const vocabulary = 29
+
+// models returns a model of each architecture with large weights, so that its choices differ from token to token.
+func models(t *testing.T, dev device.Device) map[string]*decoder.Model {
+	all := map[string]*decoder.Model{
+		"Llama": must.New(decoder.New(decoder.Config{
+			Vocab: vocabulary, Hidden: 24, Feedforward: 40, Heads: 6, KeyHeads: 2, Layers: []decoder.Layer{{}, {Window: 3}, {NoRope: true}},
+			NormHeads: true, QKVBias: true, MaxPositions: 40, InitStd: 0.4,
+		})),
+		"GPT-2": must.New(decoder.NewGPT2(decoder.GPT2Config{Vocab: vocabulary, Positions: 40, Layers: 2, Heads: 2, Hidden: 16})),
+	}
+	for _, m := range all {
+		if err := nn.Place(m, dev, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return all
+}
+
+// recomputed continues a prompt greedily, and computes the whole row for each token.
+func recomputed(t *testing.T, m *decoder.Model, dev device.Device, prompt []int64, n int) []int64 {
+	all := slices.Clone(prompt)
+	for range n {
+		var logits []float64
+		autograd.NoGrad(dev, func() {
+			x, err := m.Forward(autograd.FromSlice(dev, all, 1, len(all)), nil).Read(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			logits = x[(len(all)-1)*vocabulary:]
+		})
+		best := 0
+		for i, v := range logits {
+			if v > logits[best] {
+				best = i
+			}
+		}
+		all = append(all, int64(best))
+	}
+	return all[len(prompt):]
+}
+
+// With a cache, rows of different lengths are continued as alone and without a cache. A Generator can be used again.
+func checkGreedy(t *testing.T, dev device.Device) {
+	for name, m := range models(t, dev) {
+		g, err := generate.New(m, 3, 24)
+		if err != nil {
+			t.Fatal(err)
+		}
+		prompts := [][]int64{{3, 1, 4, 1, 5}, {2}, {7, 7, 7, 7, 7, 7, 7, 8}}
+		for round := range 2 {
+			got, err := g.Generate(t.Context(), prompts[round:], &generate.Options{MaxTokens: 12})
+			if err != nil {
+				t.Fatal(name, ": ", err)
+			}
+			for i, p := range prompts[round:] {
+				if want := recomputed(t, m, dev, p, 12); !slices.Equal(got[i], want) {
+					t.Errorf("%s: prompt %v is continued with %v, want %v", name, p, got[i], want)
+				}
+			}
+		}
+	}
+}
+
+func TestGreedy(t *testing.T) {
+	dev := cpu.New(nil)
+	defer dev.Close()
+	checkGreedy(t, dev)
+}
+
+// On a GPU the pass for one token is captured.
+func TestEmulatedGreedy(t *testing.T) { checkGreedy(t, commtest.FakeGPUs(t, 1)[0]) }
+
+// A row ends at a stop token, when the caller says so, or when its positions are used up.
+func TestEnds(t *testing.T) {
+	dev := cpu.New(nil)
+	defer dev.Close()
+	m := models(t, dev)["Llama"]
+	g, err := generate.New(m, 2, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	prompts := [][]int64{{3, 1, 4}, {2}}
+	free, err := g.Generate(t.Context(), prompts, nil)
+	if err != nil || len(free[0]) != 8 || len(free[1]) != 10 { // the last token needs no position
+		t.Fatalf("%v, %v", free, err)
+	}
+	got, err := g.Generate(t.Context(), prompts, &generate.Options{Stop: free[0][2:3], OnToken: func(row int, id int64) bool {
+		return row != 1 || id != free[1][1]
+	}})
+	first := slices.Index(free[0], free[0][2]) + 1
+	if err != nil || !slices.Equal(got[0], free[0][:first]) || len(got[1]) > 2 {
+		t.Errorf("%v, %v; without ends %v", got, err, free)
+	}
+	for want, prompts := range map[string][][]int64{
+		"0 prompts, want 1 to 2": {}, "prompt 1 has 0 tokens, want 1 to 10": {{1}, {}}, "prompt 0 has 11 tokens": {make([]int64, 11)},
+	} {
+		if _, err := g.Generate(t.Context(), prompts, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	if _, err := generate.New(m, 1, 41); err == nil || !strings.Contains(err.Error(), "at most the model's 40 positions") {
+		t.Error(err)
+	}
+}
+
+// Choices have the probabilities that the options leave.
+func TestSampling(t *testing.T) {
+	logits := []float32{0, 2, 1, -1, 1.5}
+	for _, tt := range []struct {
+		o      generate.Options
+		seen   []int64
+		chosen []int // the tokens that may be chosen
+	}{
+		{generate.Options{Temperature: 1}, nil, []int{0, 1, 2, 3, 4}},
+		{generate.Options{Temperature: 0.5, TopK: 2}, nil, []int{1, 4}},
+		{generate.Options{Temperature: 1, TopP: 0.7}, nil, []int{1, 4}},
+		{generate.Options{Temperature: 1, TopK: 3, TopP: 0.95}, nil, []int{1, 4, 2}},
+		{generate.Options{Temperature: 2, RepetitionPenalty: 4}, []int64{1, 3}, []int{0, 1, 2, 3, 4}},
+		{generate.Options{RepetitionPenalty: 4}, []int64{1}, []int{4}},
+	} {
+		x := slices.Clone(logits)
+		for _, id := range tt.seen {
+			x[id] = map[bool]float32{true: x[id] / 4, false: x[id] * 4}[x[id] > 0]
+		}
+		want, total := make([]float64, len(x)), 0.0
+		for _, i := range tt.chosen {
+			want[i] = 1
+			if tt.o.Temperature > 0 {
+				want[i] = math.Exp(float64(x[i]) / tt.o.Temperature)
+			}
+			total += want[i]
+		}
+		const n = 20000
+		got := generate.Choices(&tt.o, tt.seen, logits, n)
+		for i := range want {
+			p := want[i] / total
+			if d := math.Abs(float64(got[i])/n - p); d > 5*math.Sqrt(p*(1-p)/n) {
+				t.Errorf("%+v: token %d is chosen with a frequency of %v, want %v", tt.o, i, float64(got[i])/n, p)
+			}
+		}
+	}
+}
+
+// Text comes as soon as it is certain, in whole characters, and ends before a stop string.
+func TestStream(t *testing.T) {
+	pieces := []string{"He", "llo", " \xe2", "\x82", "\xac\nUs", "e it\nUser", ": no", "more"}
+	decode := func(ids []int64) string {
+		var b strings.Builder
+		for _, id := range ids {
+			b.WriteString(pieces[id])
+		}
+		return b.String()
+	}
+	var got []string
+	s := generate.NewStream(decode, []string{"\nUser:"}, func(text string) { got = append(got, text) })
+	for i := range pieces {
+		if more := s.Add(int64(i)); more != (i < 6) {
+			t.Errorf("after %q more is %v", pieces[i], more)
+		}
+	}
+	s.Close()
+	if want := []string{"He", "llo", " ", "€", "\nUse it"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
