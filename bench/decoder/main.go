@@ -1,0 +1,213 @@
+// Command decoder measures steps of a model of Llama's shapes on random tokens: full training or adapters of low rank,
+// or the decoding of new tokens. Its peer in PyTorch is a program of the same shapes.
+//
+//	go run ./cmd/golaunch --nproc-per-node 2 ./bench/decoder --batch 8 --length 2048          Llama 3.2 1B's shapes
+//	go run ./bench/decoder --layers 32 --hidden 4096 --inner 14336 --lora 16                   8B's, adapters alone
+//	go run ./bench/decoder --generate 256 --batch 1                                            new tokens
+//
+// Rank 0 prints one JSON object.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/ddp/zero"
+	"github.com/goddp/goddp/decoder"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/generate"
+	"github.com/goddp/goddp/lora"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+)
+
+var (
+	layers    = flag.Int("layers", 16, "number of blocks")
+	hidden    = flag.Int("hidden", 2048, "hidden size")
+	inner     = flag.Int("inner", 8192, "size of the feed-forward network")
+	heads     = flag.Int("heads", 32, "number of heads")
+	keyHeads  = flag.Int("key-heads", 8, "number of heads of keys and values")
+	vocab     = flag.Int("vocab", 128256, "number of tokens in the vocabulary")
+	batch     = flag.Int("batch", 8, "number of rows per rank")
+	length    = flag.Int("length", 2048, "number of tokens in a row; of the prompt, with --generate")
+	rank      = flag.Int("lora", 0, "train adapters of this `rank` alone")
+	sharded   = flag.Bool("zero", false, "divide the optimizer's state and the updates among the ranks (ZeRO-1)")
+	recompute = flag.Bool("recompute", false, "compute each block again in the backward pass")
+	untied    = flag.Bool("untied", false, "the head has its own weight")
+	captured  = flag.Bool("captured", true, "capture the step, on a GPU")
+	warmup    = flag.Int("warmup", 5, "number of steps before the measured ones")
+	steps     = flag.Int("steps", 12, "number of measured steps")
+	tokens    = flag.Int("generate", 0, "measure the decoding of so many tokens in each row, instead of training")
+)
+
+type result struct {
+	Name       string  `json:"name"`
+	Ranks      int     `json:"ranks"`
+	Parameters int     `json:"params"`
+	StepMS     float64 `json:"step_ms"`            // of training, or of decoding a token of each row
+	Rate       float64 `json:"tokens_per_s"`       // of all ranks
+	PeakMiB    int64   `json:"peak_mib"`           // of the device's memory
+	Read       float64 `json:"gb_per_s,omitempty"` // the bytes of the weights, divided by the time of a token
+}
+
+func main() {
+	flag.Parse()
+	comm.Main(run)
+}
+
+func run(ctx context.Context) error {
+	pg, err := comm.Init(ctx, nil)
+	if err != nil {
+		return err
+	}
+	dev := pg.Device()
+	m, err := decoder.New(decoder.Config{
+		Vocab: *vocab, Hidden: *hidden, Feedforward: *inner, Heads: *heads, KeyHeads: *keyHeads, Layers: make([]decoder.Layer, *layers),
+		Rope: decoder.Rope{Theta: 500000}, NormEps: 1e-5, Tied: !*untied, MaxPositions: *length + *tokens, Recompute: *recompute,
+	})
+	if err != nil {
+		return err
+	}
+	r := result{Name: "goddp", Ranks: pg.Size()}
+	for _, p := range m.Parameters() {
+		r.Parameters += p.Shape().Len()
+	}
+	trainsAll := *rank == 0 && *tokens == 0
+	if !trainsAll && dev.Type() == device.CUDA {
+		if err := nn.Cast(m, device.BFloat16, nil); err != nil { // before Place, so that no Float32 weights are kept
+			return err
+		}
+	}
+	if err := nn.Place(m, dev, 1); err != nil {
+		return err
+	}
+	if trainsAll && dev.Type() == device.CUDA {
+		if err := nn.Cast(m, device.BFloat16, &nn.CastOptions{Masters: true}); err != nil {
+			return err
+		}
+	}
+	if *tokens > 0 {
+		err = r.decode(ctx, m)
+	} else {
+		err = r.train(ctx, pg, m)
+	}
+	if err != nil || pg.Rank() > 0 {
+		return err
+	}
+	r.PeakMiB = dev.Memory().Peak >> 20
+	line, err := json.Marshal(r)
+	fmt.Println(string(line))
+	return err
+}
+
+func random(n int) []int64 {
+	ids := make([]int64, n)
+	for i := range ids {
+		ids[i] = rand.Int64N(int64(*vocab))
+	}
+	return ids
+}
+
+func (r *result) train(ctx context.Context, pg *comm.ProcessGroup, m *decoder.Model) error {
+	if *rank > 0 {
+		if _, err := lora.Add(m, &lora.Options{Rank: *rank}); err != nil {
+			return err
+		}
+		r.Name += "-lora"
+	}
+	dev := pg.Device()
+	newLocal := func(params []*nn.Parameter) (*optim.AdamW, error) {
+		return optim.NewAdamW(params, &optim.AdamWOptions{LR: 3e-4, WeightDecay: 0.1, MasterWeights: *rank == 0 && dev.Type() == device.CUDA})
+	}
+	var model interface {
+		Run(forward func() *autograd.Variable) *autograd.Variable
+	}
+	var opt optim.Optimizer
+	var clip func() error
+	if *sharded {
+		sm, so, err := zero.New(m, pg, newLocal, nil)
+		if err != nil {
+			return err
+		}
+		model, opt, clip = sm, so, func() error { _, err := so.ClipGradNorm(1, nil); return err }
+		r.Name += "-zero"
+	} else {
+		dm, err := ddp.New(m, pg, nil)
+		if err != nil {
+			return err
+		}
+		if opt, err = newLocal(dm.Parameters()); err != nil {
+			return err
+		}
+		model, clip = dm, func() error { _, err := optim.ClipGradNorm(dm.Parameters(), 1, nil); return err }
+	}
+	step := func(in ...*autograd.Variable) (*autograd.Variable, error) {
+		opt.ZeroGrad()
+		loss := model.Run(func() *autograd.Variable { return m.Loss(in[0], in[1], nil) })
+		if err := loss.Backward(nil); err != nil {
+			return nil, err
+		}
+		if err := clip(); err != nil {
+			return nil, err
+		}
+		return loss, opt.Step()
+	}
+	if *captured && dev.Type() == device.CUDA {
+		step = autograd.Capture(dev, step, &autograd.CaptureOptions{Required: true})
+	}
+	ids := autograd.FromSlice(dev, random(*batch**length), *batch, *length).Retain()
+	next := autograd.FromSlice(dev, random(*batch**length), *batch, *length).Retain()
+	times := func(n int) error {
+		for range n {
+			if _, err := step(ids, next); err != nil {
+				return err
+			}
+		}
+		return dev.Compute().Sync(ctx)
+	}
+	if err := errors.Join(times(*warmup), pg.Barrier().Sync(ctx)); err != nil {
+		return err
+	}
+	start := time.Now()
+	if err := times(*steps); err != nil {
+		return err
+	}
+	took := time.Since(start).Seconds() / float64(*steps)
+	r.StepMS, r.Rate = took*1e3, float64(*batch**length*r.Ranks)/took
+	return nil
+}
+
+// decode measures the tokens after the first half.
+func (r *result) decode(ctx context.Context, m *decoder.Model) error {
+	g, err := generate.New(m, *batch, *length+*tokens)
+	if err != nil {
+		return err
+	}
+	prompts := make([][]int64, *batch)
+	for i := range prompts {
+		prompts[i] = random(*length)
+	}
+	var half time.Time
+	n := 0
+	_, err = g.Generate(ctx, prompts, &generate.Options{MaxTokens: *tokens, OnToken: func(int, int64) bool {
+		if n++; n == *batch*(*tokens/2) {
+			half = time.Now()
+		}
+		return true
+	}})
+	if err != nil {
+		return err
+	}
+	took := time.Since(half).Seconds() / float64(*tokens-*tokens/2)
+	r.Name += "-generate"
+	r.StepMS, r.Rate, r.Read = took*1e3, float64(*batch)/took, float64(2*r.Parameters)/took/1e9
+	return nil
+}
