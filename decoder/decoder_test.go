@@ -10,6 +10,7 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/internal/testkit/must"
+	"github.com/goddp/goddp/lora"
 	"github.com/goddp/goddp/nn"
 )
 
@@ -117,13 +118,22 @@ func near(t *testing.T, what string, got, want []float64) {
 	}
 }
 
-// The loss is the cross-entropy of the logits.
+// The loss is the cross-entropy of the logits, also of some labels alone, and with an adapter.
 func TestLoss(t *testing.T) {
 	dev := newDevice(t)
+	targets := map[string]string{"Llama": "lm_head", "GPT-2": "c_attn"}
 	ids, next := autograd.FromSlice(dev, []int64{1, 2, 3, 4}, 2, 2), autograd.FromSlice(dev, []int64{4, 3, 2, 1}, 2, 2)
 	for name, m := range newModels(t, dev, false) {
 		want := autograd.CrossEntropyLoss(autograd.Reshape(m.Forward(ids, nil), 4, 17), autograd.Flatten(next, 0)).Item()
 		near(t, name+", losses", []float64{m.Loss(ids, next, nil).Item()}, []float64{want})
+
+		logits := autograd.Slice(autograd.Reshape(m.Forward(ids, nil), 4, 17), 0, 0, 3, 1)
+		want = 3 * autograd.CrossEntropyLoss(logits, autograd.FromSlice(dev, []int64{4, 3, 2})).Item()
+		ignore := int64(1)
+		opts := &decoder.ForwardOptions{Loss: autograd.LinearLossOptions{IgnoreIndex: &ignore, Sum: true}}
+		near(t, name+", losses of some labels", []float64{m.Loss(ids, next, opts).Item()}, []float64{want})
+		must.New(lora.Add(m, &lora.Options{Targets: []string{targets[name]}}))
+		near(t, name+", losses of an adapted head", []float64{m.Loss(ids, next, opts).Item()}, []float64{want})
 	}
 }
 

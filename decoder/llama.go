@@ -41,9 +41,9 @@ func New(c Config) (*Model, error) {
 	c.KeyHeads = cmp.Or(c.KeyHeads, c.Heads)
 	c.NormEps, c.InitStd = cmp.Or(c.NormEps, 1e-6), cmp.Or(c.InitStd, 0.02)
 	c.MaxPositions = cmp.Or(c.MaxPositions, 2048)
-	if min(c.Vocab, c.Hidden, c.Feedforward, c.Heads, c.KeyHeads, c.HeadSize+1) < 1 || c.Heads%c.KeyHeads != 0 || c.HeadSize == 0 && c.Hidden%c.Heads != 0 {
-		return nil, fmt.Errorf("decoder: vocabulary %d, hidden size %d, feed-forward size %d, %d heads of size %d and %d heads of keys: want at least 1 of each, heads that are a multiple of the heads of keys, and without a size of heads a hidden size that is a multiple of the heads",
-			c.Vocab, c.Hidden, c.Feedforward, c.Heads, c.HeadSize, c.KeyHeads)
+	if min(c.Vocab, c.Hidden, c.Feedforward, len(c.Layers), c.Heads, c.KeyHeads, c.HeadSize+1) < 1 || c.Heads%c.KeyHeads != 0 || c.HeadSize == 0 && c.Hidden%c.Heads != 0 {
+		return nil, fmt.Errorf("decoder: vocabulary %d, hidden size %d, feed-forward size %d, %d layers, %d heads of size %d and %d heads of keys: want at least 1 of each, heads that are a multiple of the heads of keys, and without a size of heads a hidden size that is a multiple of the heads",
+			c.Vocab, c.Hidden, c.Feedforward, len(c.Layers), c.Heads, c.HeadSize, c.KeyHeads)
 	}
 	c.HeadSize = cmp.Or(c.HeadSize, c.Hidden/c.Heads)
 	r, err := newRope(c.Rope, c.HeadSize, c.MaxPositions)

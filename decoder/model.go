@@ -40,6 +40,8 @@ type ForwardOptions struct {
 	// Positions are the positions of the tokens, int64 [b t], below the model's maximum. nil means 0, 1, 2 and so on
 	// in each row.
 	Positions *autograd.Variable
+	// Loss are the choices of [Model.Loss]. Overwrite has no effect.
+	Loss autograd.LinearLossOptions
 	// Attend computes the attention of a layer for q [b t heads size] and k and v [b t keyHeads size], to which the
 	// rotary embedding was applied. The result has q's shape. opts has RowsFirst, Causal and the layer's window. nil
 	// means [autograd.ScaledDotProductAttention].
@@ -60,13 +62,19 @@ func (m *Model) Forward(ids *autograd.Variable, opts *ForwardOptions) *autograd.
 // Logits returns the logits [... vocab] of rows of the result of Hidden.
 func (m *Model) Logits(hidden *autograd.Variable) *autograd.Variable { return m.head.Forward(hidden) }
 
-// Loss returns the mean cross-entropy of next, the tokens that follow ids; both are int64 [b t]. opts may be nil.
+// Loss returns the cross-entropy of next, the tokens that follow ids; both are int64 [b t]. It is the mean over all tokens,
+// unless opts.Loss chooses otherwise. opts may be nil.
 func (m *Model) Loss(ids, next *autograd.Variable, opts *ForwardOptions) *autograd.Variable {
-	hidden := m.Hidden(ids, opts)
-	if m.head.LowRank != nil {
-		return autograd.CrossEntropyLoss(autograd.Reshape(m.Logits(hidden), next.Shape().Len(), -1), autograd.Flatten(next, 0))
+	hidden, o := m.Hidden(ids, opts), cmp.Or(opts, &ForwardOptions{}).Loss
+	if m.head.LowRank != nil { // the weight alone does not give the logits
+		of := nn.CrossEntropyOptions{IgnoreIndex: o.IgnoreIndex}
+		if o.Sum {
+			of.Reduction = nn.ReduceSum
+		}
+		return nn.CrossEntropyLoss(autograd.Reshape(m.Logits(hidden), next.Shape().Len(), -1), autograd.Flatten(next, 0), &of)
 	}
-	return autograd.LinearCrossEntropyLoss(hidden, m.head.Weight.Var(), next, &autograd.LinearLossOptions{Overwrite: true})
+	o.Overwrite = true
+	return autograd.LinearCrossEntropyLoss(hidden, m.head.Weight.Var(), next, &o)
 }
 
 // MaxPositions returns the number of positions that the model knows.
@@ -106,17 +114,16 @@ func (m *Model) Hidden(ids *autograd.Variable, opts *ForwardOptions) *autograd.V
 	}
 	for i, b := range m.blocks {
 		sum, normed := add(b.firstNorm(), x, h)
-		if i > 0 {
+		switch {
+		case i > 0:
 			h.Free()
-		} else if h != nil {
+		case h != nil: // h, the embeddings of the positions, may share the memory of their parameter
 			x.Free()
 		}
 		x, h = b.apply(sum, normed, p)
 	}
 	_, y := add(m.norm, x, h)
-	if len(m.blocks) > 0 {
-		h.Free()
-	}
+	h.Free()
 	return y
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
@@ -37,13 +38,18 @@ type Rope struct {
 	NoTruncate    bool    // YarnScaling: the ends of the ramp may lie between pairs
 }
 
-// rope holds the cosines and sines of the first rows positions. They grow as needed.
+// rope computes the cosines and sines of positions.
 type rope struct {
 	frequencies []float32 // the angle of each pair at position 1
 	factor      float32
-	most        int // the maximum number of positions
-	rows        int
-	cos, sin    *autograd.Variable
+	most        int     // the maximum number of positions
+	tables      []table // all that were made, because captured steps may read them
+}
+
+// table holds the cosines and sines of the first rows positions.
+type table struct {
+	rows     int
+	cos, sin *autograd.Variable
 }
 
 // newRope computes in Float32, as PyTorch's models do: at large positions a rounding of a frequency is a visible part of
@@ -105,23 +111,31 @@ func newRope(r Rope, size, most int) (*rope, error) {
 	return out, nil
 }
 
+func (r *rope) table(dev device.Device, rows int) table {
+	var cos, sin []float32
+	for t := range rows {
+		for _, f := range r.frequencies {
+			y, x := math.Sincos(float64(float32(t) * f))
+			cos, sin = append(cos, float32(x)*r.factor), append(sin, float32(y)*r.factor)
+		}
+	}
+	return table{rows, autograd.FromSlice(dev, cos, rows, len(r.frequencies)), autograd.FromSlice(dev, sin, rows, len(r.frequencies))}
+}
+
 // angles returns the cosines and sines [rows pairs] for the first rows positions, or [b·t pairs] for positions [b t].
 func (r *rope) angles(dev device.Device, dt device.DType, rows int, positions *autograd.Variable) (cos, sin *autograd.Variable) {
 	if positions != nil {
 		rows = r.most
 	}
-	if r.cos == nil || r.rows < rows || r.cos.Device() != dev {
-		var c, s []float32
-		for t := range rows {
-			for _, f := range r.frequencies {
-				y, x := math.Sincos(float64(float32(t) * f))
-				c, s = append(c, float32(x)*r.factor), append(s, float32(y)*r.factor)
-			}
+	i := slices.IndexFunc(r.tables, func(t table) bool { return t.rows >= rows && t.cos.Device() == dev })
+	if i < 0 {
+		i = len(r.tables)
+		if i > 0 {
+			rows = max(rows, 2*r.tables[i-1].rows) // so that a text that grows takes few tables
 		}
-		r.rows = rows
-		r.cos, r.sin = autograd.FromSlice(dev, c, rows, len(r.frequencies)), autograd.FromSlice(dev, s, rows, len(r.frequencies))
+		r.tables = append(r.tables, r.table(dev, rows))
 	}
-	cos, sin = r.cos, r.sin
+	cos, sin = r.tables[i].cos, r.tables[i].sin
 	if positions != nil {
 		at := autograd.Flatten(positions, 0)
 		cos, sin = autograd.Embedding(cos, at, -1), autograd.Embedding(sin, at, -1)

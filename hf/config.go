@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"path/filepath"
 	"slices"
@@ -155,7 +156,7 @@ func (c *config) model(recompute bool) (*decoder.Model, error) {
 	}
 	a, ok := architectures[c.Architectures[0]]
 	if !ok {
-		return nil, fmt.Errorf("architecture %s, want one of %s", c.Architectures[0], strings.Join(names(), ", "))
+		return nil, fmt.Errorf("architecture %s, want one of %s", c.Architectures[0], strings.Join(slices.Sorted(maps.Keys(architectures)), ", "))
 	}
 	if len(c.Quantization) > 0 && string(c.Quantization) != "null" {
 		return nil, fmt.Errorf("quantization_config is %.60s, want a model that is not quantized", c.Quantization)
@@ -181,15 +182,6 @@ func (c *config) model(recompute bool) (*decoder.Model, error) {
 		return nil, err
 	}
 	return decoder.New(d)
-}
-
-func names() []string {
-	var all []string
-	for name := range architectures {
-		all = append(all, name)
-	}
-	slices.Sort(all)
-	return all
 }
 
 func (c *config) gpt2(recompute, tied bool) (*decoder.Model, error) {
