@@ -26,6 +26,23 @@ type Labeled interface {
 	Labels(i int) int
 }
 
+// Ragged is a Dataset whose samples differ in size. Fields returns the largest shapes, and the samples of a batch get the
+// shapes that FieldsOf returns for them.
+type Ragged interface {
+	Dataset
+	// FieldsOf returns the fields of samples that are in one batch. Only the shapes differ from those of Fields. It must
+	// be safe for concurrent use.
+	FieldsOf(indices []int) []Field
+}
+
+// fieldsOf returns the fields of samples that are in one batch.
+func fieldsOf(set Dataset, indices []int) []Field {
+	if ragged, ok := set.(Ragged); ok {
+		return ragged.FieldsOf(indices)
+	}
+	return set.Fields()
+}
+
 // A Field describes one tensor of a sample.
 type Field struct {
 	Name  string

@@ -22,11 +22,26 @@
 // # Data sets
 //
 // A [Dataset] is a fixed number of samples with the same fields, such as an image and its label.
-// [MNIST], [CIFAR10], [CIFAR100], [OpenCSV] and [OpenTokens] read files, and package data/parquet
-// reads Parquet files. [Each] makes a data set from a function that writes one sample.
+// [MNIST], [CIFAR10], [CIFAR100], [OpenCSV], [OpenTokens] and [OpenDocuments] read files, and package data/parquet
+// reads Parquet files. [Each] makes a data set from a function that writes one sample, and [Mix] one of several sets.
 //
 // Token shards have llm.c's format. "goddp tokens FILES... -o DIR" makes them from text files;
 // [WriteTokens] writes any tokens.
+//
+// # Chats and other documents
+//
+// [OpenDocuments] reads chats, prompts with completions, and texts from JSON lines. A function of the program turns a
+// document into tokens, and says which of them are labels. With packages hf/tokenizer and hf/chat:
+//
+//	set, err := data.OpenDocuments("chats/*.jsonl", 4096, func(d *data.Document) ([]int, []bool, error) {
+//		return template.Encode(tok, d.Messages, &chat.Options{Prompt: d.Hidden, Tools: d.Tools})
+//	}, &data.DocumentsOptions{Pack: true})
+//
+// Without Pack, a row is a document, and the rows of a batch are padded to the longest. With Pack, a row has as many
+// documents as fit in, so that little is computed for padding.
+//
+// The documents are packed once, by best fit within a window of [DocumentsOptions]. Rows, and so what a [Position] means,
+// depend on the files, the length and the options, and not on the number of ranks. Keep them for a run that is resumed.
 //
 // # The samples of each rank
 //

@@ -249,14 +249,14 @@ func (p *pipeline) read(s *slot) {
 		}
 		s.ready <- err
 	}()
-	err = p.set.Read(s.share.Indices, p.tensors(s.host, len(s.share.Indices)))
+	err = p.set.Read(s.share.Indices, p.tensors(s.host, s.share.Indices))
 }
 
-// tensors returns the first n samples of buffers.
-func (p *pipeline) tensors(buffers []device.Buffer, n int) []device.Tensor {
+// tensors returns the samples of a batch, which are in buffers.
+func (p *pipeline) tensors(buffers []device.Buffer, indices []int) []device.Tensor {
 	out := make([]device.Tensor, len(buffers))
-	for f, field := range p.set.Fields() {
-		out[f] = device.NewTensor(buffers[f], field.DType, append(device.Shape{n}, field.Shape...)...)
+	for f, field := range fieldsOf(p.set, indices) {
+		out[f] = device.NewTensor(buffers[f], field.DType, append(device.Shape{len(indices)}, field.Shape...)...)
 	}
 	return out
 }
@@ -324,7 +324,7 @@ func (p *pipeline) request(ctx context.Context, s *slot) error {
 
 // deliver returns the batch in s, on the device.
 func (p *pipeline) deliver(ctx context.Context, s *slot) (*Batch, error) {
-	onDevice := p.tensors(s.device, len(s.share.Indices))
+	onDevice := p.tensors(s.device, s.share.Indices)
 	if p.stream != nil {
 		if s.used != nil {
 			if err := p.stream.WaitFor(s.used); err != nil {
