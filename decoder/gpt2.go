@@ -9,13 +9,16 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// GPT2Config describes a model of GPT-2's architecture: see [NewGPT2].
+// GPT2Config describes a model of GPT-2's architecture: see [NewGPT2]. Its JSON has the keys of Hugging Face's config.json.
 type GPT2Config struct {
-	Vocab, Positions, Layers, Heads, Hidden int
-
-	Feedforward int     // 0 means 4·Hidden
-	NormEps     float64 // of LayerNorm; 0 means 1e-5
-	Recompute   bool    // the backward pass computes each block again
+	Vocab       int     `json:"vocab_size"`
+	Positions   int     `json:"n_positions"`
+	Layers      int     `json:"n_layer"`
+	Heads       int     `json:"n_head"`
+	Hidden      int     `json:"n_embd"`
+	Feedforward int     `json:"n_inner"`            // 0 means 4·Hidden
+	NormEps     float64 `json:"layer_norm_epsilon"` // of LayerNorm; 0 means 1e-5
+	Recompute   bool    `json:"-"`                  // the backward pass computes each block again
 }
 
 // NewGPT2 returns a model of GPT-2's architecture (Radford et al., 2019), not placed on a device, with GPT-2's initial

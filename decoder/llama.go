@@ -8,25 +8,28 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// Config describes a model of Llama's family: see [New].
+// Config describes a model of Llama's family: see [New]. Its JSON has the keys of Hugging Face's config.json.
 type Config struct {
-	Vocab, Hidden int
-	Feedforward   int // the size of the gate and of the values that it multiplies
-	Heads         int
-	KeyHeads      int // the number of heads of keys and values; 0 means Heads
-	HeadSize      int // 0 means Hidden/Heads
-	Layers        []Layer
+	Vocab       int     `json:"vocab_size"`
+	Hidden      int     `json:"hidden_size"`
+	Feedforward int     `json:"intermediate_size"` // the size of the gate and of the values that it multiplies
+	Heads       int     `json:"num_attention_heads"`
+	KeyHeads    int     `json:"num_key_value_heads"` // the number of heads of keys and values; 0 means Heads
+	HeadSize    int     `json:"head_dim"`            // 0 means Hidden/Heads
+	Layers      []Layer `json:"-"`
 
-	Rope         Rope
-	MaxPositions int     // the maximum number of positions with ForwardOptions.Positions; 0 means 2048
-	NormEps      float64 // of RMSNorm; 0 means 1e-6
-	NormHeads    bool    // RMSNorm of each query and key
+	Rope         Rope    `json:"-"`
+	MaxPositions int     `json:"max_position_embeddings"` // the maximum with ForwardOptions.Positions; 0 means 2048
+	NormEps      float64 `json:"rms_norm_eps"`            // of RMSNorm; 0 means 1e-6
+	NormHeads    bool    `json:"-"`                       // RMSNorm of each query and key
 
-	QKVBias, OutBias, FeedforwardBias bool // which layers have biases
-	Tied                              bool // the logits are computed with the embeddings of the tokens
+	QKVBias         bool `json:"-"` // biases of queries, keys and values
+	OutBias         bool `json:"-"` // a bias of the result of attention
+	FeedforwardBias bool `json:"mlp_bias"`
+	Tied            bool `json:"tie_word_embeddings"` // the logits are computed with the embeddings of the tokens
 
-	InitStd   float64 // the standard deviation of initial weights; 0 means 0.02
-	Recompute bool    // the backward pass computes each block again
+	InitStd   float64 `json:"initializer_range"` // the standard deviation of initial weights; 0 means 0.02
+	Recompute bool    `json:"-"`                 // the backward pass computes each block again
 }
 
 // Layer is what layers of a model may differ in.

@@ -22,20 +22,25 @@ const (
 )
 
 // Rope describes rotary positions (Su et al., "RoFormer", 2021). Element i of the first half of a head is paired with
-// element i of the second half.
+// element i of the second half. Its JSON has the keys of Hugging Face's rope_parameters.
 type Rope struct {
-	Theta    float64 // the base of the angles; 0 means 10000
-	Fraction float64 // the part of a head that is rotated; 0 means 1
+	Theta    float64 `json:"rope_theta"`            // the base of the angles; 0 means 10000
+	Fraction float64 `json:"partial_rotary_factor"` // the part of a head that is rotated; 0 means 1
 
-	Scaling       Scaling
-	Factor        float64
-	FirstTrained  int     // the number of positions of the first training; 0 means the model's maximum
-	LowFrequency  float64 // Llama3Scaling: pairs that rotate fewer times over FirstTrained are slow
-	HighFrequency float64 // Llama3Scaling: pairs that rotate more times are fast
-	BetaFast      float64 // YarnScaling: as HighFrequency; 0 means 32
-	BetaSlow      float64 // YarnScaling: as LowFrequency; 0 means 1
-	Attention     float64 // YarnScaling: the factor of queries and keys; 0 means 0.1·ln(Factor) + 1
-	NoTruncate    bool    // YarnScaling: the ends of the ramp may lie between pairs
+	Scaling      Scaling `json:"-"`
+	Factor       float64 `json:"factor"`
+	FirstTrained int     `json:"original_max_position_embeddings"` // the positions of the first training; 0 means the model's maximum
+
+	// Llama3Scaling: pairs that rotate fewer than LowFrequency times over FirstTrained are slow, and those that rotate more
+	// than HighFrequency times are fast.
+	LowFrequency  float64 `json:"low_freq_factor"`
+	HighFrequency float64 `json:"high_freq_factor"`
+
+	// YarnScaling
+	BetaFast   float64 `json:"beta_fast"`        // as HighFrequency; 0 means 32
+	BetaSlow   float64 `json:"beta_slow"`        // as LowFrequency; 0 means 1
+	Attention  float64 `json:"attention_factor"` // the factor of queries and keys; 0 means 0.1·ln(Factor) + 1
+	NoTruncate bool    `json:"-"`                // the ends of the ramp may lie between pairs
 }
 
 // rope computes the cosines and sines of positions.

@@ -58,14 +58,11 @@ func Load(dir string, dev device.Device, opts *LoadOptions) (*Folder, error) {
 }
 
 func load(dir string, dev device.Device, o LoadOptions) (*Folder, error) {
-	text, c, err := readConfig(dir)
+	text, m, err := newModel(dir, o.Recompute)
 	if err != nil {
 		return nil, err
 	}
-	f := &Folder{Dir: dir, config: text}
-	if f.Model, err = c.model(o.Recompute); err != nil {
-		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, "config.json"), err)
-	}
+	f := &Folder{Model: m, Dir: dir, config: text}
 	if err := nn.Cast(f.Model, cmp.Or(o.DType, device.Float32), nil); err != nil {
 		return nil, err
 	}
@@ -106,7 +103,7 @@ var ignored = regexp.MustCompile(`(^|\.)(rotary_emb\.inv_freq|attn\.bias|attn\.m
 
 // isTransposed reports whether a parameter is the transpose of the file's: GPT-2's matrices are [in out] there.
 func isTransposed(name string) bool {
-	return strings.HasPrefix(name, "transformer.h.") && (strings.Contains(name, ".c_") && strings.HasSuffix(name, ".weight"))
+	return strings.HasPrefix(name, "transformer.h.") && strings.Contains(name, ".c_") && strings.HasSuffix(name, ".weight")
 }
 
 // find finds the tensor of each parameter, and checks its type and shape.
@@ -133,11 +130,9 @@ func (f *Folder) find(set *safetensors.Set) error {
 		f.names[p.Name()], f.files[p.Name()] = name, set.FileOf(name)
 		delete(tensors, name)
 	}
-	if _, ok := tensors[head]; ok && f.isTied() {
+	_, hasHead := tensors[head]
+	if hasHead = hasHead && f.isTied(); hasHead {
 		delete(tensors, head)
-		if err := f.checkTied(set); err != nil {
-			return err
-		}
 	}
 	for name := range tensors {
 		if !ignored.MatchString(name) {
@@ -147,6 +142,9 @@ func (f *Folder) find(set *safetensors.Set) error {
 	slices.Sort(e.Unexpected)
 	if len(e.Missing)+len(e.Unexpected)+len(e.Mismatched) > 0 {
 		return e
+	}
+	if hasHead {
+		return f.checkTied(set)
 	}
 	return nil
 }
