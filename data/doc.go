@@ -25,8 +25,8 @@
 // [MNIST], [CIFAR10], [CIFAR100], [OpenCSV], [OpenTokens] and [OpenDocuments] read files, and package data/parquet
 // reads Parquet files. [Each] makes a data set from a function that writes one sample, and [Mix] one of several sets.
 //
-// Token shards have llm.c's format. "goddp tokens FILES... -o DIR" makes them from text files;
-// [WriteTokens] writes any tokens.
+// Token shards have llm.c's formats, with tokens of 16 or of 32 bits. "goddp tokens FILES... -o DIR" makes them from
+// text files; [WriteTokens] writes any tokens.
 //
 // # Chats and other documents
 //

@@ -61,6 +61,7 @@ var (
 	lr     = flag.Float64("lr", 6e-4, "highest learning rate")
 	warmup = flag.Int("warmup", 0, "number of steps until the highest learning rate (default: a tenth of --steps, at most 100); a cosine then goes down to a tenth of it")
 	decay  = flag.Float64("weight-decay", 0.1, "weight decay of the matrices")
+	vocab  = flag.Int("vocab", 50257, "size of the vocabulary of --tokens; the default is GPT-2's")
 	dtype  = flag.String("dtype", "f32", "`type` of the parameters: f32, or on GPUs bf16")
 	seed   = flag.Uint64("seed", 0, "seed of the parameters, of the samples' order and of the sample at the end")
 
@@ -76,18 +77,11 @@ var (
 
 // sizes are the published sizes of GPT-2.
 var sizes = map[string]decoder.GPT2Config{
-	"124M":  {Vocab: gpt2Tokens, Positions: 1024, Layers: 12, Heads: 12, Hidden: 768},
-	"355M":  {Vocab: gpt2Tokens, Positions: 1024, Layers: 24, Heads: 16, Hidden: 1024},
-	"774M":  {Vocab: gpt2Tokens, Positions: 1024, Layers: 36, Heads: 20, Hidden: 1280},
-	"1558M": {Vocab: gpt2Tokens, Positions: 1024, Layers: 48, Heads: 25, Hidden: 1600},
+	"124M":  {Positions: 1024, Layers: 12, Heads: 12, Hidden: 768},
+	"355M":  {Positions: 1024, Layers: 24, Heads: 16, Hidden: 1024},
+	"774M":  {Positions: 1024, Layers: 36, Heads: 20, Hidden: 1280},
+	"1558M": {Positions: 1024, Layers: 48, Heads: 25, Hidden: 1600},
 }
-
-// GPT-2 has 50257 tokens. The model has some more, which no text contains, because the last layer is faster
-// if its rows have a multiple of 64 elements.
-const (
-	gpt2Tokens = 50257
-	gpt2Vocab  = 50304
-)
 
 // open makes the model and opens the data set to train it on.
 func open() (net *decoder.Model, c decoder.GPT2Config, set data.Dataset, err error) {
@@ -99,7 +93,9 @@ func open() (net *decoder.Model, c decoder.GPT2Config, set data.Dataset, err err
 		}
 		c = known
 	}
-	c.Recompute, c.Vocab = *recompute, gpt2Vocab
+	// The model has some more tokens than the texts, because the last layer is faster if its rows have a multiple of 64
+	// elements.
+	c.Recompute, c.Vocab = *recompute, (*vocab+63)/64*64
 	if *prompt == "" {
 		return nil, c, nil, errors.New("--prompt is empty, want text for a sample to follow")
 	}
@@ -113,7 +109,7 @@ func open() (net *decoder.Model, c decoder.GPT2Config, set data.Dataset, err err
 		return nil, c, nil, err
 	}
 	if *tokens != "" {
-		set, err = data.OpenTokens(*tokens, c.Positions, gpt2Tokens)
+		set, err = data.OpenTokens(*tokens, c.Positions, *vocab)
 	} else {
 		set, err = bytesOf(*text, c.Positions)
 	}
@@ -275,7 +271,7 @@ func generate(ctx context.Context, net *decoder.Model, dev device.Device, c deco
 		if err != nil {
 			return err
 		}
-		ids = append(ids, draw(rng, logits[:min(len(logits), gpt2Tokens)]))
+		ids = append(ids, draw(rng, logits[:min(len(logits), *vocab)]))
 	}
 	if c.Vocab != 256 {
 		fmt.Println(ids[before:])

@@ -31,7 +31,7 @@ func newValidation(pg *comm.ProcessGroup, net *decoder.Model, model *ddp.Model, 
 		return v, nil
 	}
 	v.every = *heldEvery
-	if v.tokens, err = data.OpenTokens(*held, window, gpt2Tokens); err != nil {
+	if v.tokens, err = data.OpenTokens(*held, window, *vocab); err != nil {
 		return nil, err
 	}
 	v.loader, err = data.NewLoader(v.tokens, pg, &data.LoaderOptions{Batch: *batch, LastBatch: data.Drop})
