@@ -7,7 +7,7 @@
 //	goddp analyze DIR  # which of them is the culprit
 //	goddp trace trace.json # what the GPUs did, and why they were idle
 //	goddp plot run.jsonl -o curve.svg
-//	goddp tokens input.txt -o shards
+//	goddp tokens input.txt -o shards --tokenizer MODEL
 //	goddp checkpoint ls FOLDER
 //
 // "goddp --help" lists the commands, and "goddp COMMAND --help" their arguments. The exit

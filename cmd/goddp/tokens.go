@@ -20,6 +20,7 @@ import (
 	"github.com/tiktoken-go/tokenizer/codec"
 
 	"github.com/goddp/goddp/data"
+	hf "github.com/goddp/goddp/hf/tokenizer"
 )
 
 // separator separates the documents of a file.
@@ -29,29 +30,33 @@ const separator = "<|endoftext|>"
 const endOfText = 50256
 
 // makeTokens implements "goddp tokens", which makes shards of tokens from text.
-func makeTokens(args []string) error {
-	var out string
+func makeTokens(args []string) (err error) {
+	var out, dir string
 	var shardSize, valSize int
 	fs := newFlags("tokens")
+	fs.StringVar(&dir, "tokenizer", "", "`folder` of Hugging Face's hub with the tokenizer (default: GPT-2's, built in)")
 	fs.StringVarP(&out, "output", "o", "", "`folder` to write the shards to")
 	fs.IntVar(&shardSize, "shard-size", 100_000_000, "tokens of a shard")
 	fs.IntVar(&valSize, "val-size", 1<<15, "tokens of the validation shard, the first; 0: none")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
-			fmt.Fprintf(stdout, `Make token shards of text, by GPT-2's byte pair encoding.
+			fmt.Fprintf(stdout, `Make token shards of text, by GPT-2's byte pair encoding or the tokenizer of a model.
 
 Usage:
   goddp tokens [flags] FILE... -o DIR
 
 A file is a document, or several with %s between them. The shards are files of
-llm.c's format: DIR/val_000000.bin, DIR/train_000001.bin and so on. Each document
-begins with the token %d. The last shard has the tokens that remain; a reader skips
-it if it is shorter than a window. A file is UTF-8, and may be a pipe. Nothing is downloaded.
+llm.c's formats: DIR/val_000000.bin, DIR/train_000001.bin and so on. Their tokens have
+32 bits if the vocabulary has more than 65536, else 16. Each document begins with the
+token %d, or with the tokenizer's bos token, or eos if it has none. Other special tokens
+in a file are text. The last shard has the tokens that remain; a reader skips it if it is
+shorter than a window. A file is UTF-8, and may be a pipe. Nothing is downloaded.
 
 Examples:
   goddp tokens input.txt -o shards
   goddp tokens corpus/*.txt -o shards --val-size 100000000
   goddp tokens <(zcat corpus.txt.gz) -o shards
+  goddp tokens --tokenizer SmolLM2-135M corpus/*.txt -o shards
 
 Flags:
 %s
@@ -71,7 +76,13 @@ Exit codes: 0 the shards are written; 1 a file cannot be read or written; 2 usag
 	case valSize < 0 || valSize == 1:
 		return usagef("--val-size %d: want 0, or 2 or more", valSize)
 	}
-	w := &shardWriter{dir: out, val: valSize, train: shardSize}
+	var enc encoder
+	if dir == "" {
+		enc = gpt2(codec.NewR50kBase())
+	} else if enc, err = huggingFace(dir); err != nil {
+		return err
+	}
+	w := &shardWriter{dir: out, val: valSize, train: shardSize, encoder: enc}
 	if err := w.write(fs.Args()); err != nil {
 		return errors.Join(err, w.remove())
 	}
@@ -81,8 +92,46 @@ Exit codes: 0 the shards are written; 1 a file cannot be read or written; 2 usag
 	return nil
 }
 
+// An encoder turns pieces of text into tokens less than vocab. Each document begins with the token first.
+type encoder struct {
+	first, vocab int
+	encode       func(p piece) ([]uint32, error)
+}
+
+// gpt2 is the encoder of GPT-2.
+func gpt2(c tokenizer.Codec) encoder {
+	return encoder{endOfText, endOfText + 1, func(p piece) ([]uint32, error) { return encode(c, p) }}
+}
+
+// huggingFace returns the encoder of the tokenizer in a folder.
+func huggingFace(dir string) (encoder, error) {
+	t, err := hf.Load(dir)
+	if err != nil {
+		return encoder{}, err
+	}
+	first := t.BOS
+	if first < 0 {
+		first = t.EOS
+	}
+	if first < 0 {
+		return encoder{}, fmt.Errorf("%s: the tokenizer has no bos_token and no eos_token: want one of them, with which each document begins", dir)
+	}
+	return encoder{first, t.Len(), func(p piece) ([]uint32, error) {
+		ids := t.Encode(p.text, &hf.EncodeOptions{NoSpecialTokens: true, PlainText: true})
+		if !p.first && len(ids) > 0 && t.Token(ids[0]) == "▁" {
+			ids = ids[1:] // SentencePiece puts a space before a text; this piece follows another, and begins with a new line
+		}
+		tokens := make([]uint32, len(ids))
+		for i, id := range ids {
+			tokens[i] = uint32(id)
+		}
+		return tokens, nil
+	}}, nil
+}
+
 // shardWriter writes the tokens of files to shards.
 type shardWriter struct {
+	encoder
 	dir        string
 	val, train int // number of tokens of a validation and of a training shard
 	written    []shard
@@ -115,7 +164,7 @@ func (w *shardWriter) write(files []string) error {
 		return fmt.Errorf("%s exists already: want a folder without shards", there[0])
 	}
 	var failed error
-	next, stop := iter.Pull(tokensOf(files, &failed))
+	next, stop := iter.Pull(tokensOf(files, w.encoder, &failed))
 	defer stop()
 	token, more := next()
 	for number := 0; more; number++ {
@@ -128,7 +177,7 @@ func (w *shardWriter) write(files []string) error {
 		}
 		n := 0
 		path := filepath.Join(w.dir, fmt.Sprintf("%s_%06d.bin", split, number))
-		err := w.shard(path, func(yield func(uint16) bool) {
+		err := w.shard(path, func(yield func(uint32) bool) {
 			for ; more && n < size && yield(token); n++ {
 				token, more = next()
 			}
@@ -150,14 +199,24 @@ func (w *shardWriter) write(files []string) error {
 }
 
 // shard writes one shard.
-func (w *shardWriter) shard(path string, tokens iter.Seq[uint16]) (err error) {
+func (w *shardWriter) shard(path string, tokens iter.Seq[uint32]) (err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o666)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
 	w.written = append(w.written, shard{path: path})
-	_, err = data.WriteTokens(f, tokens)
+	if w.vocab > 1<<16 {
+		_, err = data.WriteTokens(f, tokens)
+		return err
+	}
+	_, err = data.WriteTokens(f, func(yield func(uint16) bool) {
+		for token := range tokens {
+			if !yield(uint16(token)) {
+				return
+			}
+		}
+	})
 	return err
 }
 
@@ -193,13 +252,12 @@ func (w *shardWriter) remove() error {
 
 // tokensOf returns the tokens of all files, in order. It encodes pieces of text concurrently.
 // After an error the sequence ends, and *failed holds the error.
-func tokensOf(files []string, failed *error) iter.Seq[uint16] {
+func tokensOf(files []string, enc encoder, failed *error) iter.Seq[uint32] {
 	type encoded struct {
-		tokens []uint16
+		tokens []uint32
 		err    error
 	}
-	return func(yield func(uint16) bool) {
-		gpt2 := codec.NewR50kBase()
+	return func(yield func(uint32) bool) {
 		waiting := make(chan chan encoded, runtime.GOMAXPROCS(0))
 		stop := make(chan struct{})
 		go func() { // ends when all text is encoded, or when the loop below ends
@@ -217,9 +275,12 @@ func tokensOf(files []string, failed *error) iter.Seq[uint16] {
 						return
 					}
 					go func() {
-						tokens, err := encode(gpt2, piece)
+						tokens, err := enc.encode(piece)
 						if err != nil {
 							err = fmt.Errorf("%s: %w", path, err)
+						}
+						if piece.first {
+							tokens = slices.Insert(tokens, 0, uint32(enc.first))
 						}
 						done <- encoded{tokens, err}
 					}()
@@ -262,7 +323,7 @@ const (
 )
 
 // encode returns the tokens of a piece. It returns an error unless they decode to the piece.
-func encode(gpt2 tokenizer.Codec, p piece) ([]uint16, error) {
+func encode(gpt2 tokenizer.Codec, p piece) ([]uint32, error) {
 	ids, parts, err := gpt2.Encode(strings.ReplaceAll(p.text, del, substitute))
 	if err != nil {
 		return nil, fmt.Errorf("at byte %d: %w", p.offset, err)
@@ -284,12 +345,9 @@ func encode(gpt2 tokenizer.Codec, p piece) ([]uint16, error) {
 		}
 		return nil, fmt.Errorf("at byte %d: encoding and decoding does not reproduce the text %.10q: this tokenizer cannot represent it", p.offset+int64(same), p.text[same:])
 	}
-	tokens := make([]uint16, 0, len(ids)+1)
-	if p.first {
-		tokens = append(tokens, endOfText)
-	}
-	for _, id := range ids {
-		tokens = append(tokens, uint16(id)) // below 50257
+	tokens := make([]uint32, len(ids))
+	for i, id := range ids {
+		tokens[i] = uint32(id)
 	}
 	return tokens, nil
 }
@@ -347,8 +405,8 @@ func pieces(path string) iter.Seq2[piece, error] {
 }
 
 // cut returns where the first piece of text ends, and where the next one begins. It cuts at a
-// separator, or at the end of a line between two characters that are not spaces, where the
-// encoding also splits. ended says that no text follows. end is -1 if cut needs more text.
+// separator, or at the end of a line between a letter or a digit and a character that is not a space, where all
+// tokenizers split: some take a new line together with punctuation. ended says that no text follows. end is -1 if cut needs more text.
 func cut(text []byte, ended bool) (end, next int) {
 	at := bytes.Index(text, []byte(separator))
 	if at >= 0 && at < pieceSize {
@@ -364,7 +422,7 @@ func cut(text []byte, ended bool) (end, next int) {
 		}
 		before, _ := utf8.DecodeLastRune(text[:i])
 		behind, _ := utf8.DecodeRune(text[i+1:])
-		if isVisible(before) && isVisible(behind) {
+		if (unicode.IsLetter(before) || unicode.IsDigit(before)) && isVisible(behind) {
 			return i, i
 		}
 	}

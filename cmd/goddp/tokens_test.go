@@ -16,6 +16,8 @@ import (
 	"github.com/tiktoken-go/tokenizer/codec"
 
 	"github.com/goddp/goddp/data"
+	"github.com/goddp/goddp/device"
+	hf "github.com/goddp/goddp/hf/tokenizer"
 	"github.com/goddp/goddp/internal/testkit"
 )
 
@@ -74,6 +76,73 @@ func TestTokens(t *testing.T) {
 	}
 }
 
+// With --tokenizer, the tokens are a model's, each document begins with its bos token, and other special tokens
+// are text. Tokens of a large vocabulary have 32 bits.
+func TestTokensOfAModel(t *testing.T) {
+	const folder = "../../hf/tokenizer/testdata/bytelevel"
+	tok, err := hf.Load(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	large := filepath.Join(dir, "large")
+	file, err := os.ReadFile(filepath.Join(folder, "tokenizer.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := os.ReadFile(filepath.Join(folder, "tokenizer_config.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wide := strings.ReplaceAll(string(file), fmt.Sprintf(`"id":%d`, tok.BOS), `"id":151000`)
+	text := filepath.Join(dir, "text.txt")
+	for _, err := range []error{
+		os.Mkdir(large, 0o700), os.WriteFile(filepath.Join(large, "tokenizer.json"), []byte(wide), 0o600),
+		os.WriteFile(filepath.Join(large, "tokenizer_config.json"), config, 0o600),
+		os.WriteFile(text, []byte("the cat<|endoftext|>a <|eot_id|> dog"), 0o600),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	plain := &hf.EncodeOptions{NoSpecialTokens: true, PlainText: true}
+	for name, c := range map[string]struct {
+		folder string
+		bos    int
+		bytes  int64 // of a token
+	}{"small": {folder, tok.BOS, 2}, "large": {large, 151000, 4}} {
+		out := filepath.Join(dir, "shards", name)
+		code, _, stderr := goddp(t, "tokens", "--tokenizer", c.folder, text, "-o", out, "--val-size", "0")
+		if code != 0 || stderr != "" {
+			t.Fatalf("exit code %d\n%s", code, stderr)
+		}
+		want := slices.Concat([]int{c.bos}, tok.Encode("the cat", plain), []int{c.bos}, tok.Encode("a <|eot_id|> dog", plain))
+		path := filepath.Join(out, "train_000001.bin")
+		if info, err := os.Stat(path); err != nil || info.Size() != 1024+c.bytes*int64(len(want)) {
+			t.Errorf("%s: %v, want a shard of %d tokens of %d bytes", name, err, len(want), c.bytes)
+		}
+		set, err := data.OpenTokens(path, len(want)-1, 151001)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer set.Close()
+		dst := []device.Tensor{device.HostTensor(make([]int64, len(want)-1), device.Invalid, 1, len(want)-1), device.HostTensor(make([]int64, len(want)-1), device.Invalid, 1, len(want)-1)}
+		if err := set.Read([]int{0}, dst); err != nil {
+			t.Fatal(err)
+		}
+		var got []int
+		for _, token := range append(device.Elements[int64](dst[0])[:1:1], device.Elements[int64](dst[1])...) {
+			got = append(got, int(token))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: the tokens are %v, want %v", name, got, want)
+		}
+	}
+	if code, _, stderr := goddp(t, "tokens", "--tokenizer", dir, text, "-o", filepath.Join(dir, "none")); code != 1 || !strings.Contains(stderr, "tokenizer.json: no such file") {
+		t.Errorf("without a tokenizer the exit code is %d: %s", code, stderr)
+	}
+}
+
 // A long document is cut where that does not change its tokens.
 func TestLongDocumentsAreEncodedAsAWhole(t *testing.T) {
 	defer func(before int) { pieceSize = before }(pieceSize)
@@ -86,20 +155,25 @@ func TestLongDocumentsAreEncodedAsAWhole(t *testing.T) {
 	if err := os.WriteFile(path, text.Bytes(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	ids, _, err := codec.NewR50kBase().Encode(text.String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	var failed error
-	i := -1
-	for token := range tokensOf([]string{path}, &failed) {
-		if i >= 0 && (i >= len(ids) || token != uint16(ids[i])) || i < 0 && token != endOfText {
-			t.Fatalf("token %d of %d is %d", i, len(ids), token)
+	encoders := map[string]encoder{"GPT-2": gpt2(codec.NewR50kBase())}
+	for _, name := range []string{"bytelevel", "sentencepiece", "metaspace"} {
+		enc, err := huggingFace(filepath.Join("../../hf/tokenizer/testdata", name))
+		if err != nil {
+			t.Fatal(err)
 		}
-		i++
+		encoders[name] = enc
 	}
-	if failed != nil || i != len(ids) {
-		t.Errorf("%d tokens, want %d: %v", i, len(ids), failed)
+	for name, enc := range encoders {
+		want, err := enc.encode(piece{text: text.String(), first: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want = slices.Insert(want, 0, uint32(enc.first))
+		var failed error
+		got := slices.Collect(tokensOf([]string{path}, enc, &failed))
+		if failed != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: %d tokens in pieces, want the %d of the whole: %v", name, len(got), len(want), failed)
+		}
 	}
 	n := 0
 	for p := range pieces(path) {
@@ -115,7 +189,7 @@ func TestLongDocumentsAreEncodedAsAWhole(t *testing.T) {
 // The tokens' bytes are the text's, whatever characters it has.
 func TestEncodeKeepsText(t *testing.T) {
 	gpt2 := codec.NewR50kBase()
-	for text, want := range map[string][]uint16{
+	for text, want := range map[string][]uint32{
 		"a\x7fb":         {64, 221, 65},
 		"\x7f\x7f":       {221, 221},
 		"\x01\x7f\x01":   {189, 221, 189},
