@@ -98,7 +98,7 @@ var allPoints = flag.Bool("all-points", false, "compare the tokens of every code
 // others.
 func points() (texts []string) {
 	for r := rune(0); r <= 0x10FFFF; r++ {
-		if (r < 0xD800 || r > 0xDFFF) && (*allPoints || r < 0x3400 || r%29 == 0) {
+		if (r < 0xD800 || r > 0xDFFF) && (*allPoints || r < 0x3400 || r%97 == 0) {
 			texts = append(texts, string(r), "a"+string(r)+"b")
 		}
 	}

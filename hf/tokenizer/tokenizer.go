@@ -95,30 +95,28 @@ func (t *Tokenizer) encodeSection(out []int, text string, start, plain bool) []i
 // that end at or before this byte of text: so tokens[at[0]:at[1]] are the tokens of text[offsets[0]:offsets[1]],
 // and a token that spans an offset counts as after it. The offsets must ascend.
 func (t *Tokenizer) EncodeAt(text string, offsets []int) (tokens, at []int) {
-	opts := &EncodeOptions{NoSpecialTokens: true}
-	tokens = t.Encode(text, opts)
 	at = make([]int, len(offsets))
-	// Text before an added token is independent of what follows, so that the encoding up to an offset repeats only the
-	// section in which the offset is.
-	begin, n := 0, 0 // the section begins at this byte and token
-	i := 0
+	begin, i := 0, 0 // where the section begins; the next offset
 	t.raw.split(text, false, func(section string, id int) {
-		length := 1
-		if id < 0 {
-			length = len(t.encodeSection(nil, section, begin == 0, false))
+		n, end := len(tokens), begin+len(section)
+		if id >= 0 {
+			tokens = append(tokens, id)
+		} else {
+			tokens = t.encodeSection(tokens, section, begin == 0, false)
 		}
-		for ; i < len(offsets) && (offsets[i] < begin+len(section) || begin+len(section) == len(text)); i++ {
-			if offset := min(offsets[i]-begin, len(section)); offset == len(section) {
-				at[i] = n + length
-			} else if at[i] = n; offset > 0 && id < 0 {
-				prefix := t.encodeSection(nil, section[:offset], begin == 0, false)
-				for at[i] < n+length && at[i]-n < len(prefix) && prefix[at[i]-n] == tokens[at[i]] {
+		for ; i < len(offsets) && offsets[i] <= end; i++ {
+			switch at[i] = n; {
+			case offsets[i] == end:
+				at[i] = len(tokens)
+			case id < 0 && offsets[i] > begin:
+				// The encoding of the section up to the offset begins with the tokens that do not depend on what follows.
+				prefix := t.encodeSection(nil, section[:offsets[i]-begin], begin == 0, false)
+				for at[i] < len(tokens) && at[i]-n < len(prefix) && prefix[at[i]-n] == tokens[at[i]] {
 					at[i]++
 				}
 			}
 		}
-		begin += len(section)
-		n += length
+		begin = end
 	})
 	return tokens, at
 }
