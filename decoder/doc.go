@@ -14,7 +14,7 @@
 // model. Its parameters have the names and shapes of Hugging Face's transformers, except GPT-2's matrices: they are
 // [out in], as in PyTorch's Linear, and Hugging Face's are the transposes.
 //
-// Copy the package to change it: a new kind of block needs the three methods of the interface block.
+// Copy the package to change it: a new kind of block needs the methods of the interface block.
 //
 // # Architectures
 //
