@@ -32,38 +32,43 @@ func (c *KVCache) Write(k, v, first *Variable) error {
 		set.WriteRows(dev.Compute(), rows(c.values.Tensor()), rows(v.Tensor()), first.Tensor()))
 }
 
-// Attend computes the attention of q [B 1 H D], the query of one token of each row, to the stored tokens up to the
-// position last, int64 [B]. Hkv divides H, as for [ScaledDotProductAttention]. Of opts, it reads Window and Scale.
-func (c *KVCache) Attend(q, last *Variable, opts *AttentionOptions) *Variable {
-	f := &attendLast{c: c, last: last, AttentionOptions: *cmp.Or(opts, &AttentionOptions{})}
+// Append stores k and v [B 1 Hkv D], the key and the value of one token of each row, at the positions last, int64 [B]. It
+// returns the attention of q [B 1 H D], the query of the same token, to the stored tokens up to that position. Hkv divides H, as for [ScaledDotProductAttention]. Of opts, it reads Window and Scale.
+func (c *KVCache) Append(q, k, v, last *Variable, opts *AttentionOptions) *Variable {
+	f := &appended{c: c, last: last, AttentionOptions: *cmp.Or(opts, &AttentionOptions{})}
 	if f.Scale == 0 {
 		f.Scale = 1 / math.Sqrt(float64(max(q.t.Shape[len(q.t.Shape)-1], 1)))
 	}
-	return Apply(f, q)
+	return Apply(f, q, k, v)
 }
 
-type attendLast struct {
+type appended struct {
 	AttentionOptions
 	c    *KVCache
 	last *Variable
 }
 
-func (*attendLast) Name() string { return "KVCache.Attend" }
+func (*appended) Name() string { return "KVCache.Append" }
 
-func (f *attendLast) Shape(in []device.Shape) device.Shape {
-	if q := in[0]; len(q) != 4 || q[1] != 1 {
-		panic(&device.ShapeError{Op: f.Name(), A: q, B: f.c.keys.Shape(), Want: "a query of shape [b 1 heads size]"})
+func (f *appended) Shape(in []device.Shape) device.Shape {
+	for _, s := range in {
+		if len(s) != 4 || s[1] != 1 {
+			panic(&device.ShapeError{Op: f.Name(), A: s, Want: "queries, keys and values of shape [b 1 heads size]"})
+		}
 	}
 	return in[0]
 }
 
-func (*attendLast) Saves(_, _ int) bool { return false }
+func (*appended) Saves(_, _ int) bool { return false }
 
-func (f *attendLast) Forward(c *Call) error {
+func (f *appended) Forward(c *Call) error {
 	flat := func(t device.Tensor) device.Tensor { return t.Reshape(t.Shape[0], t.Shape[2], t.Shape[3]) }
-	return c.kernels.AttendLast(c.Stream, flat(c.Out), flat(c.In[0]), f.c.keys.Tensor(), f.c.values.Tensor(), f.last.Tensor(), f.Scale, f.Window)
+	return c.kernels.AttendLast(c.Stream, flat(c.Out), kernels.Last{
+		Q: flat(c.In[0]), K: flat(c.In[1]), V: flat(c.In[2]), Keys: f.c.keys.Tensor(), Values: f.c.values.Tensor(), Last: f.last.Tensor(),
+		Scale: f.Scale, Window: f.Window,
+	})
 }
 
-func (f *attendLast) Backward(*Call, int, device.Tensor, device.Accum, device.Tensor) error {
+func (f *appended) Backward(*Call, int, device.Tensor, device.Accum, device.Tensor) error {
 	return errors.New("autograd: " + f.Name() + " has no gradient")
 }

@@ -56,8 +56,7 @@ func (c *Cache) Start(ids, first *autograd.Variable) *autograd.Variable {
 func (c *Cache) Continue(ids, positions *autograd.Variable) *autograd.Variable {
 	at := autograd.Flatten(positions, 0)
 	return c.model.Hidden(ids, &ForwardOptions{Positions: positions, Attend: func(layer int, q, k, v *autograd.Variable, opts *autograd.AttentionOptions) *autograd.Variable {
-		c.write(layer, k, v, at)
-		return c.layers[layer].Attend(q, at, opts)
+		return c.layers[layer].Append(q, k, v, at, opts)
 	}})
 }
 

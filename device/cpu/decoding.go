@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 func (k *kernelSet) WriteRows(_ device.Stream, dst, src, first device.Tensor) error {
@@ -23,18 +24,23 @@ func writeRows[T float](dst, src device.Tensor, first []int64) {
 	}
 }
 
-func (k *kernelSet) AttendLast(_ device.Stream, o, q, keys, values, last device.Tensor, scale float64, window int) error {
-	operands.AttendLast(o, q, keys, values, last)
-	positions := device.Elements[int64](last)
-	checkIndices("AttendLast", positions, keys.Shape[1])
-	pick(o, attendLast[float32], attendLast[float64])(k, o, q, keys, values, positions, scale, window)
+func (k *kernelSet) AttendLast(_ device.Stream, o device.Tensor, a kernels.Last) error {
+	operands.AttendLast(o, a)
+	last := device.Elements[int64](a.Last)
+	checkIndices("AttendLast", last, a.Keys.Shape[1])
+	pick(o, attendLast[float32], attendLast[float64])(k, o, a, last)
 	return nil
 }
 
-func attendLast[T float](k *kernelSet, o, q, keys, values device.Tensor, last []int64, scale float64, window int) {
-	out, query, key, value := device.Elements[T](o), device.Elements[T](q), device.Elements[T](keys), device.Elements[T](values)
-	heads, d, s, keyHeads := q.Shape[1], q.Shape[2], keys.Shape[1], keys.Shape[2]
-	k.each(q.Shape[0]*heads, s*d, func(lo, hi int) {
+func attendLast[T float](k *kernelSet, o device.Tensor, a kernels.Last, last []int64) {
+	out, query, key, value := device.Elements[T](o), device.Elements[T](a.Q), device.Elements[T](a.Keys), device.Elements[T](a.Values)
+	heads, d, s, keyHeads, window, scale := a.Q.Shape[1], a.Q.Shape[2], a.Keys.Shape[1], a.Keys.Shape[2], a.Window, T(a.Scale)
+	for b, at := range last {
+		n := keyHeads * d
+		copy(key[(b*s+int(at))*n:], device.Elements[T](a.K)[b*n:(b+1)*n])
+		copy(value[(b*s+int(at))*n:], device.Elements[T](a.V)[b*n:(b+1)*n])
+	}
+	k.each(a.Q.Shape[0]*heads, s*d, func(lo, hi int) {
 		weights := make([]T, s)
 		for ; lo < hi; lo++ {
 			b, kept := lo/heads, lo%heads/(heads/keyHeads)
@@ -52,7 +58,7 @@ func attendLast[T float](k *kernelSet, o, q, keys, values device.Tensor, last []
 				for j, v := range row(key, i) {
 					product += query[lo*d+j] * v
 				}
-				weights[i] = T(scale) * product
+				weights[i] = scale * product
 				top = max(top, weights[i])
 			}
 			y := out[lo*d : (lo+1)*d]

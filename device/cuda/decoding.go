@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // writeRowsArgs has the layout of the structure WriteRows in kernels/decoding.cu.
@@ -36,12 +37,12 @@ func (k *kernelSet) WriteRows(st device.Stream, dst, src, first device.Tensor) e
 
 // attendLastArgs has the layout of the structure AttendLast in kernels/decoding.cu.
 type attendLastArgs struct {
-	o, q, keys, values, last      uint64
-	parts, sums                   uint64
-	s, heads, keyHeads, d, splits uint64
-	chunks                        uint64
-	window                        uint64
-	scale                         float64
+	o, q, k, v, keys, values, last uint64
+	parts, sums                    uint64
+	s, heads, keyHeads, d, splits  uint64
+	chunks                         uint64
+	window                         uint64
+	scale                          float64
 }
 
 // The constants have the same values in kernels/decoding.cu.
@@ -51,17 +52,17 @@ const (
 	decodeGroup    = 8
 )
 
-func (k *kernelSet) AttendLast(st device.Stream, o, q, keys, values, last device.Tensor, scale float64, window int) error {
-	operands.AttendLast(o, q, keys, values, last)
+func (k *kernelSet) AttendLast(st device.Stream, o device.Tensor, l kernels.Last) error {
+	operands.AttendLast(o, l)
 	if o.Len() == 0 {
 		return nil
 	}
 	s := k.d.stream(st)
-	rows, heads, d := q.Shape[0], q.Shape[1], q.Shape[2]
-	splits, chunks := ceil(keys.Shape[1], splitPositions), ceil(heads/keys.Shape[2], decodeGroup)
+	rows, heads, d, keys := l.Q.Shape[0], l.Q.Shape[1], l.Q.Shape[2], l.Keys.Shape
+	splits, chunks := ceil(keys[1], splitPositions), ceil(heads/keys[2], decodeGroup)
 	a := attendLastArgs{
-		o: k.addr(o), q: k.addr(q), keys: k.addr(keys), values: k.addr(values), last: k.addr(last), s: uint64(keys.Shape[1]),
-		heads: uint64(heads), keyHeads: uint64(keys.Shape[2]), d: uint64(d), splits: uint64(splits), chunks: uint64(chunks), window: uint64(window), scale: scale,
+		o: k.addr(o), q: k.addr(l.Q), k: k.addr(l.K), v: k.addr(l.V), keys: k.addr(l.Keys), values: k.addr(l.Values), last: k.addr(l.Last), s: uint64(keys[1]),
+		heads: uint64(heads), keyHeads: uint64(keys[2]), d: uint64(d), splits: uint64(splits), chunks: uint64(chunks), window: uint64(l.Window), scale: l.Scale,
 	}
 	if splits > 1 {
 		wide := device.Float32
@@ -77,7 +78,7 @@ func (k *kernelSet) AttendLast(st device.Stream, o, q, keys, values, last device
 		defer k.freeScratch(s, scratch)
 		a.parts, a.sums = k.addr(parts), k.addr(sums)
 	}
-	g := grid{keys.Shape[2] * chunks, rows, splits, decodeThreads, 1}
+	g := grid{keys[2] * chunks, rows, splits, decodeThreads, 1}
 	if err := k.launch(s, k.attendLast[o.DType], g, unsafe.Pointer(&a), unsafe.Sizeof(a)); err != nil || splits == 1 {
 		return err
 	}

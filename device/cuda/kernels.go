@@ -80,6 +80,7 @@ type kernelSet struct {
 	stridedBits, transposeBits                    perSize
 	rotate                                        perFloat
 	writeRows, attendLast, attendMerge            perFloat
+	oneRow                                        perFloat // for the 16-bit types
 	groupNorm, groupNormGrad                      perFloat
 	normPlanes, normColumns, normFold             perFloat
 	rowNorm, rowNormGrad                          [len(rowHeld)]perFloat // without Float64
@@ -249,6 +250,7 @@ func (k *kernelSet) files() map[string]map[string]*C.uintptr_t {
 		"attention_plain.cu": floats(k.attention.plainFunctions()),
 		"attention_mma.cu":   k.attention.mmaFunctions(),
 		"rotary.cu":          floats(map[string]*perFloat{"rotate": &k.rotate}),
+		"one_row.cu":         {"one_row_float16": &k.oneRow[device.Float16], "one_row_bfloat16": &k.oneRow[device.BFloat16]},
 		"decoding.cu":        floats(map[string]*perFloat{"write_rows": &k.writeRows, "attend_last": &k.attendLast, "attend_merge": &k.attendMerge}),
 
 		"normalization.cu": normalization,

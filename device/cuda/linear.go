@@ -15,6 +15,11 @@ import (
 // nor its ReLU, because some of its 16-bit kernels turn NaN into 0 (cuBLASLt 13.1 on an H200).
 func (k *kernelSet) Linear(st device.Stream, dst, x, w, bias device.Tensor, act kernels.Activation) error {
 	m, n, inner := operands.Linear(dst, x, w, bias)
+	if act == kernels.NoActivation {
+		if done, err := k.linearOfOneRow(st, dst, x, w, bias, m, n, inner); done || err != nil {
+			return err
+		}
+	}
 	p := product{rows: n, cols: m, inner: inner, ta: true, epilogue: epilogue(bias), batch: 1}
 	err := errUnsupported
 	if inner > 0 && dst.DType != device.Float64 && act == kernels.NoActivation {

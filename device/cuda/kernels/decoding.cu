@@ -23,7 +23,7 @@ template <class T> __device__ inline void write_rows(const WriteRows &a) {
 const int SPLIT = 256, GROUP = 8, MAX_D = 256, THREADS = 128;
 
 struct AttendLast {
-	u64 o, q, keys, values, last;
+	u64 o, q, k, v, keys, values, last;
 	u64 parts, sums; // [b h splits d] and, for each of these lines, its largest product and the sum of exponentials
 	u64 s, heads, key_heads, d, splits;
 	u64 chunks; // of at most GROUP heads of queries, for a head of keys
@@ -46,9 +46,15 @@ template <class T> __device__ inline void attend_last(const AttendLast &a) {
 	const u64 start = a.window && end > a.window ? end - a.window : 0;
 	const u64 lo = split * SPLIT > start ? split * SPLIT : start, hi = (split + 1) * SPLIT < end ? (split + 1) * SPLIT : end;
 	const int n = hi > lo ? (int)(hi - lo) : 0;
-	const T *keys = (const T *)a.keys + ((b * a.s + lo) * a.key_heads + kept) * d;
-	const T *values = (const T *)a.values + ((b * a.s + lo) * a.key_heads + kept) * d;
 	const u64 step = a.key_heads * d;
+	T *keys = (T *)a.keys + ((b * a.s + lo) * a.key_heads + kept) * d;
+	T *values = (T *)a.values + ((b * a.s + lo) * a.key_heads + kept) * d;
+	if (n && hi == end) { // this split has the last position, which no other one reads
+		for (u64 i = threadIdx.x; i < d; i += THREADS) {
+			const u64 from = (b * a.key_heads + kept) * d + i, to = (u64)(n - 1) * step + i;
+			keys[to] = ((const T *)a.k)[from], values[to] = ((const T *)a.v)[from];
+		}
+	}
 	for (u64 i = threadIdx.x; i < group * d; i += THREADS) query[i / d][i % d] = up(((const T *)a.q)[first_head * d + i]) * (A)a.scale;
 	__syncthreads();
 	const int N = Pack<T>::N;

@@ -17,15 +17,18 @@ func (ts Types) WriteRows(dst, src, first device.Tensor) {
 }
 
 // AttendLast checks the operands of an AttendLast.
-func (ts Types) AttendLast(o, q, keys, values, last device.Tensor) {
+func (ts Types) AttendLast(o device.Tensor, a kernels.Last) {
 	const op = "AttendLast"
-	ts.Float(op, o, q, keys, values)
-	checkType(op, last, device.Int64)
+	q := a.Q
+	ts.Float(op, o, q, a.K, a.V, a.Keys, a.Values)
+	checkType(op, a.Last, device.Int64)
 	checkShape(op, q.Shape, o)
-	checkShape(op, keys.Shape, values)
-	k := keys.Shape
+	checkShape(op, a.Keys.Shape, a.Values)
+	k := a.Keys.Shape
 	if len(q.Shape) != 3 || len(k) != 4 || q.Shape[0] != k[0] || k[2] == 0 || q.Shape[1]%k[2] != 0 || q.Shape[2] != k[3] || k[3] > kernels.MaxHeadSize {
 		panic(&device.ShapeError{Op: op, A: q.Shape, B: k})
 	}
-	checkShape(op, k[:1], last)
+	checkShape(op, device.Shape{k[0], k[2], k[3]}, a.K)
+	checkShape(op, a.K.Shape, a.V)
+	checkShape(op, k[:1], a.Last)
 }

@@ -3,8 +3,10 @@ package devicetest
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 func checkWriteRows(r *rig) {
@@ -40,6 +42,7 @@ func checkAttendLast(r *rig) {
 		{12, 2, 33, 17, []int64{16}, 0}, {4, 2, 128, 700, []int64{699, 3, 510}, 0}, {6, 3, 256, 9, []int64{8}, 0}, {4, 2, 16, 600, []int64{599, 300, 4}, 5},
 	}, func(c attending) {
 		b, group := len(c.last), c.heads/c.keyHeads
+		// The cache lacks the last position, which k and v have.
 		q, keys, values := r.random(-2, 2, b, c.heads, c.d), r.random(-2, 2, b, c.s, c.keyHeads, c.d), r.random(-2, 2, b, c.s, c.keyHeads, c.d)
 		scale := 1 / math.Sqrt(float64(c.d))
 		want := value{newArray(b, c.heads, c.d), make([]float64, len(q.v)), 64}
@@ -71,9 +74,26 @@ func checkAttendLast(r *rig) {
 			}
 		}
 		last := r.place(device.Int64, device.Shape{b}, bytesOf(c.last))
-		pq, pk, pv := r.put(q), r.put(keys), r.put(values)
-		r.result(fmt.Sprintf("AttendLast %+v", c), want, func(dst device.Tensor) error {
-			return r.k.AttendLast(r.s, dst, pq.Tensor, pk.Tensor, pv.Tensor, last.Tensor, scale, c.window)
+		split := func(all array) (cache, row operand) {
+			n := c.keyHeads * c.d
+			lacking, lasts := array{all.shape, slices.Clone(all.v)}, newArray(b, c.keyHeads, c.d)
+			for i, at := range c.last {
+				from := lacking.v[(i*c.s+int(at))*n:][:n]
+				copy(lasts.v[i*n:], from)
+				clear(from)
+			}
+			return r.put(lacking), r.put(lasts)
+		}
+		pq := r.put(q)
+		pk, k := split(keys)
+		pv, v := split(values)
+		label := fmt.Sprintf("AttendLast %+v", c)
+		r.result(label, want, func(dst device.Tensor) error {
+			return r.k.AttendLast(r.s, dst, kernels.Last{
+				Q: pq.Tensor, K: k.Tensor, V: v.Tensor, Keys: pk.Tensor, Values: pv.Tensor, Last: last.Tensor, Scale: scale, Window: c.window,
+			})
 		})
+		r.same(label+", the keys", pk, value{keys, make([]float64, len(keys.v)), 0})
+		r.same(label+", the values", pv, value{values, make([]float64, len(values.v)), 0})
 	})
 }
