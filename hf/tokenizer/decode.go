@@ -189,7 +189,11 @@ func template(c component) (before, after []int, err error) {
 		case item.Sequence != nil:
 			side = &after
 		case item.SpecialToken != nil:
-			*side = append(*side, special[item.SpecialToken.ID].IDs...)
+			token, ok := special[item.SpecialToken.ID]
+			if !ok {
+				return nil, nil, fmt.Errorf("the post-processor's template has %q, which its special_tokens lack", item.SpecialToken.ID)
+			}
+			*side = append(*side, token.IDs...)
 		}
 	}
 	return before, after, nil

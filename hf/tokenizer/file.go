@@ -42,7 +42,6 @@ type component struct {
 	Start            int             `json:"start"`
 	Stop             int             `json:"stop"`
 	Prefix           string          `json:"prefix"`
-	Suffix           string          `json:"suffix"`
 	Cleanup          *bool           `json:"cleanup"`
 	Charsmap         []byte          `json:"precompiled_charsmap"`
 	Single           json.RawMessage `json:"single"`

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/goddp/goddp/hf/tokenizer"
 )
@@ -184,6 +185,41 @@ func TestLoadErrors(t *testing.T) {
 			t.Errorf("Load of %.30q: %v, want %q and the folder", c.file, err, c.want)
 		}
 	}
+}
+
+// FuzzEncode checks that all ways to encode and to decode a text agree.
+func FuzzEncode(f *testing.F) {
+	var all []*tokenizer.Tokenizer
+	for _, name := range []string{"bytelevel", "sentencepiece", "metaspace", "unigram", "wordpiece"} {
+		tok, err := tokenizer.Load(filepath.Join("testdata", name))
+		if err != nil {
+			f.Fatal(err)
+		}
+		all = append(all, tok)
+	}
+	f.Add("<s>the of</s> it's\n\n a☕", uint(7))
+	f.Add("[CLS] [MASK]  \u0301 <|eot_id|>", uint(9))
+	f.Fuzz(func(t *testing.T, text string, offset uint) {
+		for _, tok := range all {
+			want := tok.Encode(text, &tokenizer.EncodeOptions{NoSpecialTokens: true})
+			got, at := tok.EncodeAt(text, []int{int(offset % uint(len(text)+1)), len(text)})
+			if !slices.Equal(got, want) || at[0] > at[1] || at[1] != len(want) {
+				t.Errorf("EncodeAt(%q) = %v, %v, want %v", text, got, at, want)
+			}
+			if !utf8.ValidString(text) {
+				continue // bytes of a character that are valid so far may be wrong in the whole
+			}
+			var b strings.Builder
+			stream := tok.Stream(nil)
+			for _, id := range want {
+				b.WriteString(stream.Next(id))
+			}
+			b.WriteString(stream.End())
+			if decoded := tok.Decode(want, nil); b.String() != decoded {
+				t.Errorf("tokens of %q, one at a time, decode to %q, want %q", text, b.String(), decoded)
+			}
+		}
+	})
 }
 
 func BenchmarkEncode(b *testing.B) {
