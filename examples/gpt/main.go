@@ -245,15 +245,12 @@ func newOptimizer(params []*nn.Parameter, decay float64, masters bool) (*optim.A
 	return optim.NewAdamW(rest, &o, decayed)
 }
 
-// endOfText is the token before each text in shards of GPT-2's tokens.
-const endOfText = 50256
-
 // generate draws *sample tokens, each by the model's probabilities given the tokens before it. It prints
 // them as text if tokens are bytes, else as numbers.
 func generate(ctx context.Context, net *decoder.Model, dev device.Device, c decoder.GPT2Config) error {
 	rng := rand.New(rand.NewPCG(*seed, 1))
-	ids := []int64{endOfText}
-	if c.Vocab == 256 {
+	ids := []int64{int64(*vocab - 1)} // the token before each text in shards of GPT-2's tokens
+	if *text != "" {
 		ids = nil
 		for _, b := range []byte(*prompt) {
 			ids = append(ids, int64(b))
@@ -273,7 +270,7 @@ func generate(ctx context.Context, net *decoder.Model, dev device.Device, c deco
 		}
 		ids = append(ids, draw(rng, logits[:min(len(logits), *vocab)]))
 	}
-	if c.Vocab != 256 {
+	if *text == "" {
 		fmt.Println(ids[before:])
 		return nil
 	}
