@@ -16,6 +16,11 @@ type AttentionOptions struct {
 	// Window, if positive, masks the keys up to position i - Window for query i. With Causal, query i then
 	// attends to the last Window keys: sliding-window attention. The kernels skip what is masked.
 	Window int
+	// Starts, if not nil, keeps attention within the documents of a row. Int64 [B T], it has for each token the index, in its
+	// row, of the first token of its document: data.Documents with Pack has this field. Query i attends to keys Starts[i]
+	// to i, and the kernels skip the others. Causal must be set. The shape does not depend on the documents, so a captured
+	// step may have any. On a GPU the values are not checked.
+	Starts *Variable
 	// Mask, if not nil, broadcasts to [B H T S]. In a mask of Uint8, 0 masks a key for a query. A
 	// mask of the type of q is added to the scaled products. The mask gets no gradient.
 	Mask *Variable
@@ -50,12 +55,17 @@ func attend(f *attention, opts *AttentionOptions, in ...*Variable) *Variable {
 		in = append(in, f.Mask.Detach())
 		f.Mask, f.masked = nil, true
 	}
+	if f.Starts != nil {
+		in = append(in, f.Starts.Detach())
+		f.Starts, f.hasStarts = nil, true
+	}
 	return Apply(f, in...)
 }
 
 type attention struct {
 	AttentionOptions
-	masked          bool // the last input is a mask
+	masked          bool // the input after q, k and v is a mask
+	hasStarts       bool // the last input is Starts
 	heads, keyHeads int  // the numbers of heads of a packed input; 0 if q, k and v are separate
 	lse             device.Tensor
 }
@@ -136,8 +146,15 @@ func (f *attention) attend(c *Call) kernels.Attend {
 	if a.Window >= a.Q.T { // it masks nothing
 		a.Window = 0
 	}
+	others := c.In[1:]
+	if !f.isPacked() {
+		others = c.In[3:]
+	}
 	if f.masked {
-		a.Mask = c.In[len(c.In)-1]
+		a.Mask = others[0]
+	}
+	if f.hasStarts {
+		a.Starts = others[len(others)-1]
 	}
 	if a.Scale == 0 {
 		a.Scale = 1 / math.Sqrt(float64(max(a.Q.D, 1)))

@@ -38,7 +38,14 @@
 //	}, &data.DocumentsOptions{Pack: true})
 //
 // Without Pack, a row is a document, and the rows of a batch are padded to the longest. With Pack, a row has as many
-// documents as fit in, so that little is computed for padding.
+// documents as fit in, so that little is computed for padding. Attention then has to stay within the documents, and
+// positions begin with each. A step computes the mean over all labels with train.Config's SumLoss:
+//
+//	tokens, next, positions, starts := b.Vars[0], b.Vars[1], b.Vars[2], b.Vars[3]
+//	loss := model.Loss(tokens, next, &decoder.ForwardOptions{ // of package decoder
+//		Positions: positions, Starts: starts,
+//		Loss: autograd.LinearLossOptions{IgnoreIndex: &ignored, Sum: true}, // ignored is NotALabel
+//	})
 //
 // The documents are packed once, by best fit within a window of [DocumentsOptions]. Rows, and so what a [Position] means,
 // depend on the files, the length and the options, and not on the number of ranks. Keep them for a run that is resumed.

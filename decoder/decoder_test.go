@@ -53,7 +53,7 @@ func newModels(t *testing.T, dev device.Device, recompute bool) map[string]*deco
 	return all
 }
 
-// With positions and a function for attention, two documents in one row have the logits and gradients that they have in
+// With positions and starts, two documents in one row have the logits and gradients that they have in
 // rows of their own.
 func TestPackedDocuments(t *testing.T) {
 	dev := newDevice(t)
@@ -62,20 +62,7 @@ func TestPackedDocuments(t *testing.T) {
 	row := func(ids []int64) *autograd.Variable { return autograd.FromSlice(dev, ids, 1, len(ids)) }
 	opts := &decoder.ForwardOptions{
 		Positions: row([]int64{0, 1, 2, 3, 0, 1, 2, 3, 4}),
-		Attend: func(layer int, q, k, v *autograd.Variable, opts *autograd.AttentionOptions) *autograd.Variable {
-			o := *opts
-			if !o.Causal || !o.RowsFirst || o.Window != 0 && layer != 1 {
-				t.Errorf("layer %d attends with %+v", layer, o)
-			}
-			mask := make([]byte, len(ids)*len(ids))
-			for i := range mask {
-				if (i/len(ids) < first) == (i%len(ids) < first) {
-					mask[i] = 1
-				}
-			}
-			o.Mask = autograd.FromBytes(dev, device.Uint8, device.Shape{len(ids), len(ids)}, mask)
-			return autograd.ScaledDotProductAttention(q, k, v, &o)
-		},
+		Starts:    row([]int64{0, 0, 0, 0, first, first, first, first, first}),
 	}
 	for _, recompute := range []bool{false, true} {
 		for name, m := range newModels(t, dev, recompute) {

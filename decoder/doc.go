@@ -31,9 +31,9 @@
 //
 // # Positions and attention
 //
-// By default the tokens of a row are one document that starts at position 0. [ForwardOptions] replaces the positions,
-// and the function that computes attention: so a program packs several documents into a row, or keeps keys and
-// values of earlier tokens. All else in a block treats each token alone.
+// By default the tokens of a row are one document that starts at position 0. With Positions and Starts of
+// [ForwardOptions], a row has several documents, as data.OpenDocuments packs them. Attend replaces the function that
+// computes attention, and so keeps keys and values of earlier tokens. All else in a block treats each token alone.
 //
 // # Memory
 //

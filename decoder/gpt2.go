@@ -77,7 +77,7 @@ func (b *gpt2Block) apply(x, normed *autograd.Variable, p *pass) (sum, h *autogr
 // attention attends with qkv [b t 3·hidden].
 func (b *gpt2Block) attention(qkv *autograd.Variable, p *pass) *autograd.Variable {
 	if p.Attend == nil {
-		return autograd.PackedAttention(qkv, b.headCount, b.headCount, &autograd.AttentionOptions{Causal: true})
+		return autograd.PackedAttention(qkv, b.headCount, b.headCount, &autograd.AttentionOptions{Causal: true, Starts: p.Starts})
 	}
 	s := qkv.Shape()
 	qkv = autograd.Reshape(qkv, s[0], s[1], 3*b.headCount, s[2]/3/b.headCount)

@@ -40,11 +40,14 @@ type ForwardOptions struct {
 	// Positions are the positions of the tokens, int64 [b t], below the model's maximum. nil means 0, 1, 2 and so on
 	// in each row.
 	Positions *autograd.Variable
+	// Starts are the starts of the documents of each row, int64 [b t]: see [autograd.AttentionOptions]. Positions then
+	// usually begin with each document. nil means one document in each row.
+	Starts *autograd.Variable
 	// Loss are the choices of [Model.Loss]. Overwrite has no effect.
 	Loss autograd.LinearLossOptions
 	// Attend computes the attention of a layer for q [b t heads size] and k and v [b t keyHeads size], to which the
-	// rotary embedding was applied. The result has q's shape. opts has RowsFirst, Causal and the layer's window. nil
-	// means [autograd.ScaledDotProductAttention].
+	// rotary embedding was applied. The result has q's shape. opts has RowsFirst, Causal, Starts and the layer's window.
+	// nil means [autograd.ScaledDotProductAttention].
 	Attend func(layer int, q, k, v *autograd.Variable, opts *autograd.AttentionOptions) *autograd.Variable
 }
 
@@ -137,7 +140,7 @@ func add(norm *nn.NormLayer, x, h *autograd.Variable) (sum, normed *autograd.Var
 
 // attend computes causal attention for q [b t heads size] and k and v [b t keyHeads size]. The result is [b t heads·size].
 func (p *pass) attend(layer, window int, q, k, v *autograd.Variable) *autograd.Variable {
-	attend, opts := p.Attend, &autograd.AttentionOptions{RowsFirst: true, Causal: true, Window: window}
+	attend, opts := p.Attend, &autograd.AttentionOptions{RowsFirst: true, Causal: true, Window: window, Starts: p.Starts}
 	if attend == nil {
 		attend = func(_ int, q, k, v *autograd.Variable, opts *autograd.AttentionOptions) *autograd.Variable {
 			return autograd.ScaledDotProductAttention(q, k, v, opts)

@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"math"
+	"sort"
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/internal/operand"
@@ -63,7 +64,8 @@ type attention[T float] struct {
 	added   []T
 	strides [4]int // the strides of the mask
 	causal  bool
-	window  int // 0 means none
+	window  int     // 0 means none
+	starts  []int64 // the first key of each query, nil for none
 	scale   T
 	group   int // the number of heads of q for each head of k
 	tile    int // the number of rows and of columns of a tile
@@ -77,6 +79,10 @@ func newAttention[T float](k *kernelSet, a kernels.Attend) *attention[T] {
 	for at.tile*at.tile*a.Q.D > oneThread {
 		at.tile /= 2
 	}
+	if !a.Starts.IsZero() {
+		at.starts = device.Elements[int64](a.Starts)
+		checkStarts(at.starts, a.Q.T)
+	}
 	if !a.Mask.IsZero() {
 		at.strides = operand.MaskStrides(a.Mask.Shape)
 		if a.Mask.DType == device.Uint8 {
@@ -86,6 +92,15 @@ func newAttention[T float](k *kernelSet, a kernels.Attend) *attention[T] {
 		}
 	}
 	return at
+}
+
+// checkStarts panics unless each row of t starts rises, and none is after its query.
+func checkStarts(starts []int64, t int) {
+	for i, v := range starts {
+		if v < 0 || v > int64(i%t) || i%t > 0 && v < starts[i-1] {
+			panic(&device.IndexError{Op: "Attention, Starts", At: i, Index: v, Limit: i%t + 1})
+		}
+	}
 }
 
 // oneThread is the largest product of sizes for which OpenBLAS multiplies matrices on the caller's thread.
@@ -108,17 +123,25 @@ type block struct{ b, head, i, iTo, j, jTo int }
 func (t block) queries() int { return t.iTo - t.i }
 func (t block) keys() int    { return t.jTo - t.j }
 
+// firstKey returns the first key to which query i of a batch may attend. It is not less than that of an earlier query.
+func (a *attention[T]) firstKey(b, i int) (first int) {
+	if a.window > 0 {
+		first = max(i-a.window+1, 0)
+	}
+	if a.starts != nil {
+		first = max(first, int(a.starts[b*a.q.T+i]))
+	}
+	return first
+}
+
 // keysOf returns the range of tiles, from the key first on and without the key end, that holds the keys to which the
-// queries i to iTo-1 may attend.
-func (a *attention[T]) keysOf(i, iTo int) (first, end int) {
+// queries i to iTo-1 of a batch may attend.
+func (a *attention[T]) keysOf(b, i, iTo int) (first, end int) {
 	end = a.k.T
 	if a.causal {
 		end = min(iTo, end)
 	}
-	if a.window > 0 {
-		first = max(i-a.window+1, 0) / a.tile * a.tile
-	}
-	return first, end
+	return a.firstKey(b, i) / a.tile * a.tile, end
 }
 
 // products computes x·yᵀ for a tile. The rows of x are along the queries, the rows of y along the
@@ -156,10 +179,8 @@ func (a *attention[T]) scores(dst []T, t block) {
 				row[j] = none
 			}
 		}
-		if a.window > 0 {
-			for j := range min(max(i-a.window+1-t.j, 0), n) {
-				row[j] = none
-			}
+		for j := range min(max(a.firstKey(t.b, i)-t.j, 0), n) {
+			row[j] = none
 		}
 	}
 }
@@ -188,7 +209,7 @@ func (a *attention[T]) forward(out kernels.Heads, lse device.Tensor) {
 		for r := range top {
 			top[r], total[r] = T(math.Inf(-1)), 0
 		}
-		first, keys := a.keysOf(i, to)
+		first, keys := a.keysOf(b, i, to)
 		for j := first; j < keys; j += a.tile {
 			t := block{b, head, i, to, j, min(j+a.tile, keys)}
 			a.scores(s, t)
@@ -343,7 +364,7 @@ func (a *attention[T]) queryGrad(dq heads[T], acc device.Accum, g heads[T], lse,
 	a.eachTile(a.q, 2*a.k.T, 2*size+a.tile*a.q.D, func(w []T, b, head, i, to int) {
 		p, ds, sum := w[:size], w[size:2*size], w[2*size:]
 		clear(sum)
-		first, keys := a.keysOf(i, to)
+		first, keys := a.keysOf(b, i, to)
 		for j := first; j < keys; j += a.tile {
 			t := block{b, head, i, to, j, min(j+a.tile, keys)}
 			a.derive(p, ds, t, g, lse, delta)
@@ -369,13 +390,11 @@ func (a *attention[T]) keyValueGrad(to kernels.AttentionGrads, g heads[T], lse, 
 		p, ds, sums := w[:size], w[size:2*size], w[2*size:]
 		sumK, sumV := sums[:a.tile*a.q.D], sums[a.tile*a.q.D:]
 		clear(sums)
-		first, end := 0, a.q.T
+		first := 0
 		if a.causal {
 			first = j / a.tile * a.tile
 		}
-		if a.window > 0 {
-			end = min(end, jTo-1+a.window)
-		}
+		end := sort.Search(a.q.T, func(i int) bool { return a.firstKey(b, i) >= jTo })
 		for head := keyHead * a.group; head < (keyHead+1)*a.group; head++ {
 			for i := first; i < end; i += a.tile {
 				t := block{b, head, i, min(i+a.tile, end), j, jTo}

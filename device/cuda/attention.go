@@ -23,7 +23,8 @@ type headsArgs struct {
 // attendArgs has the layout of the structure Attend in kernels/attention.cu.
 type attendArgs struct {
 	q, k, v, o, dst, dst2 headsArgs
-	lse, delta, mask      uint64
+	lse, delta            uint64
+	mask, starts          uint64
 	maskStrides           [4]int64
 	heads, keyHeads       int64
 	t, s, d, window       int64
@@ -181,6 +182,7 @@ func (k *kernelSet) attend(a kernels.Attend, o kernels.Heads) attendArgs {
 		heads: int64(a.Q.H), keyHeads: int64(a.K.H), t: int64(a.Q.T), s: int64(a.K.T), d: int64(a.Q.D), window: int64(a.Window),
 		scale: a.Scale, causal: flag(a.Causal),
 	}
+	args.starts = k.optional(a.Starts)
 	if !a.Mask.IsZero() {
 		args.mask, args.maskKind = k.addr(a.Mask), addedMask
 		if a.Mask.DType == device.Uint8 {

@@ -85,7 +85,7 @@ func (f *flash) shape(o kernels.Heads, a kernels.Attend) (flashShape, bool) {
 		flashKind{a.Q.Data.DType, a.Q.H, a.K.H, a.Q.T, a.K.T, a.Q.D, a.Causal},
 		a.Q.B, a.Scale, layoutOf(a.Q), layoutOf(a.K), layoutOf(a.V), layoutOf(o),
 	}
-	serves := z.dt.Size() == 2 && a.Mask.IsZero() && a.Window == 0 && min(z.batches, z.h, z.hk, z.t, z.s, z.d) > 0 && z.t*z.s > 1 && inPacks(a.Q, a.K, a.V, o)
+	serves := z.dt.Size() == 2 && a.Mask.IsZero() && a.Window == 0 && a.Starts.IsZero() && min(z.batches, z.h, z.hk, z.t, z.s, z.d) > 0 && z.t*z.s > 1 && inPacks(a.Q, a.K, a.V, o)
 	return z, serves
 }
 

@@ -47,6 +47,10 @@ type Attend struct {
 	Causal bool
 	// Window, if positive, masks the keys up to position i - Window for query i.
 	Window int
+	// Starts, if present, masks the keys before Starts[b i], Int64 [B T], for query i of batch b. It is at most i, and not
+	// less than that of the query before. Causal must be set. If the host can read other values, it panics with a
+	// [*device.IndexError]; else the result is undefined.
+	Starts device.Tensor
 	Scale  float64 // the factor of the products of queries and keys
 }
 

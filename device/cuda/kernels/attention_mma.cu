@@ -223,12 +223,12 @@ __device__ inline float quad_sum(float v) {
 
 // hide_keys sets masked scores to -Inf, for 16 rows of queries from i on and N columns of keys from
 // j on.
-template <class T, int N> __device__ inline void hide_keys(const Attend &a, i64 mask, Sums<N> &s, i64 i, i64 j) {
+template <class T, int N> __device__ inline void hide_keys(const Attend &a, i64 batch, i64 mask, Sums<N> &s, i64 i, i64 j) {
 	const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
 	for (int half = 0; half < 2; half++) {
 		const i64 row = i + g + half * 8;
-		const int begin = a.window ? (int)smaller(row - a.window + 1 - j, N) : 0;
+		const int begin = (int)smaller(first_key(a, batch, row) - j, N);
 		const int end = (int)(a.causal ? smaller(smaller(a.s, row + 1) - j, N) : smaller(a.s - j, N));
 #pragma unroll
 		for (int n = 0; n < N / 8; n++)
@@ -244,16 +244,17 @@ template <class T, int N> __device__ inline void hide_keys(const Attend &a, i64 
 	for (int n = 0; n < N / 8; n++)
 #pragma unroll
 		for (int e = 0; e < 4; e++)
-			s.v[n][e] = masked<T, float>(a, mask, i + g + e / 2 * 8, j + n * 8 + 2 * t + e % 2, s.v[n][e], added);
+			s.v[n][e] = masked<T, float>(a, batch, mask, i + g + e / 2 * 8, j + n * 8 + 2 * t + e % 2, s.v[n][e], added);
 }
 
-// hide_queries does the same for 16 rows of keys from j on and N columns of queries from i on.
-template <class T, int N> __device__ inline void hide_queries(const Attend &a, i64 mask, Sums<N> &s, i64 i, i64 j) {
+// hide_queries does the same for 16 rows of keys from j on and N columns of queries from i on. ends are the ends of the
+// queries of the thread's two rows.
+template <class T, int N> __device__ inline void hide_queries(const Attend &a, i64 batch, i64 mask, Sums<N> &s, i64 i, i64 j, const int *ends) {
 	const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
 	for (int half = 0; half < 2; half++) {
 		const int begin = a.causal ? (int)smaller(j + g + half * 8 - i, N) : 0;
-		const int end = (int)smaller(end_of(a, j + g + half * 8 + 1) - i, N);
+		const int end = (int)smaller(ends[half] - i, N);
 #pragma unroll
 		for (int n = 0; n < N / 8; n++)
 #pragma unroll
@@ -268,7 +269,7 @@ template <class T, int N> __device__ inline void hide_queries(const Attend &a, i
 	for (int n = 0; n < N / 8; n++)
 #pragma unroll
 		for (int e = 0; e < 4; e++)
-			s.v[n][e] = masked<T, float>(a, mask, i + n * 8 + 2 * t + e % 2, j + g + e / 2 * 8, s.v[n][e], added);
+			s.v[n][e] = masked<T, float>(a, batch, mask, i + n * 8 + 2 * t + e % 2, j + g + e / 2 * 8, s.v[n][e], added);
 }
 
 // attention: see attention_plain.cu.
@@ -296,7 +297,8 @@ template <class T, int D, int M, int R, int N> __device__ inline void attention(
 		copy_tile<R, D>(after(sk, buffer * R * (D + 8)), k + j * a.k.row, a.k.row, a.s - j, a.d);
 		copy_tile<R, D>(after(sv, buffer * R * (D + 8)), v + j * a.v.row, a.v.row, a.s - j, a.d);
 	};
-	const i64 begin = first_tile(a, at.first, R);
+	const i64 begin = first_tile(a, at.batch, at.first, R);
+	const int low = first_key(a, at.batch, first), high = first_key(a, at.batch, smaller(first + M * 16, a.t) - 1); // of the warp's queries
 	if (keys > begin) copy(begin, 0);
 	int buffer = 0;
 	for (i64 tile = begin; tile < keys; tile += R, buffer ^= 1) {
@@ -306,13 +308,13 @@ template <class T, int D, int M, int R, int N> __device__ inline void attention(
 		for (int part = 0; part < R; part += N) {
 			const i64 j = tile + part;
 			if (a.causal && j > first + M * 16 - 1) break;
-			if (a.window && j + N <= first - a.window + 1) continue;
+			if (j + N <= low) continue;
 			const int offset = (buffer * R + part) * (D + 8);
 			Sums<N> s[M];
 			products<T, M>(s, x, after(sk, offset));
-			if (a.mask_kind != NO_MASK || j + N > a.s || (a.causal && j + N > first + 1) || (a.window && j < first + M * 16 - a.window)) {
+			if (a.mask_kind != NO_MASK || j + N > a.s || (a.causal && j + N > first + 1) || j < high) {
 #pragma unroll
-				for (int m = 0; m < M; m++) hide_keys<T>(a, mask, s[m], first + m * 16, j);
+				for (int m = 0; m < M; m++) hide_keys<T>(a, at.batch, mask, s[m], first + m * 16, j);
 			}
 #pragma unroll
 			for (int m = 0; m < M; m++)
@@ -415,7 +417,8 @@ template <class T, int D, int M, int R, int N> __device__ inline void attention_
 		copy_tile<R, D>(after(sk, buffer * R * (D + 8)), k + j * a.k.row, a.k.row, a.s - j, a.d);
 		copy_tile<R, D>(after(sv, buffer * R * (D + 8)), v + j * a.v.row, a.v.row, a.s - j, a.d);
 	};
-	const i64 begin = first_tile(a, at.first, R);
+	const i64 begin = first_tile(a, at.batch, at.first, R);
+	const int low = first_key(a, at.batch, first), high = first_key(a, at.batch, smaller(first + M * 16, a.t) - 1); // of the warp's queries
 	if (keys > begin) copy(begin, 0);
 	int buffer = 0;
 	for (i64 tile = begin; tile < keys; tile += R, buffer ^= 1) {
@@ -425,14 +428,14 @@ template <class T, int D, int M, int R, int N> __device__ inline void attention_
 		for (int part = 0; part < R; part += N) {
 			const i64 j = tile + part;
 			if (a.causal && j > first + M * 16 - 1) break;
-			if (a.window && j + N <= first - a.window + 1) continue;
+			if (j + N <= low) continue;
 			const int offset = (buffer * R + part) * (D + 8);
 			Sums<N> s[M], ds[M];
 			products<T, M>(s, x, after(sk, offset));
 			products<T, M>(ds, go, after(sv, offset));
-			if (a.mask_kind != NO_MASK || j + N > a.s || (a.causal && j + N > first + 1) || (a.window && j < first + M * 16 - a.window)) {
+			if (a.mask_kind != NO_MASK || j + N > a.s || (a.causal && j + N > first + 1) || j < high) {
 #pragma unroll
-				for (int m = 0; m < M; m++) hide_keys<T>(a, mask, s[m], first + m * 16, j);
+				for (int m = 0; m < M; m++) hide_keys<T>(a, at.batch, mask, s[m], first + m * 16, j);
 			}
 #pragma unroll
 			for (int m = 0; m < M; m++)
@@ -468,7 +471,13 @@ template <class T, int D, int M, int R, int N> __device__ inline void attention_
 		sum_k[m].clear();
 		sum_v[m].clear();
 	}
-	const i64 from = a.causal ? at.first / R * R : 0, end = end_of(a, at.first + block); // of queries
+	const i64 from = a.causal ? at.first / R * R : 0, end = end_of(a, at.batch, at.first + block); // of queries
+	const int low = end_of(a, at.batch, first + 1), high = end_of(a, at.batch, first + M * 16); // of the queries of the warp's first key, and of its last
+	int ends[M][2]; // of those of the thread's keys
+#pragma unroll
+	for (int m = 0; m < M; m++)
+#pragma unroll
+		for (int half = 0; half < 2; half++) ends[m][half] = end_of(a, at.batch, first + m * 16 + half * 8 + threadIdx.x % 32 / 4 + 1);
 	const i64 last = (at.head + 1) * group; // of heads
 	auto copy = [&](i64 head, i64 i, int buffer) {
 		const int offset = buffer * R;
@@ -491,14 +500,14 @@ template <class T, int D, int M, int R, int N> __device__ inline void attention_
 		for (int part = 0; part < R; part += N) {
 			const i64 i = tile + part;
 			if (a.causal && i + N <= first) continue;
-			if (a.window && i >= first + M * 16 - 1 + a.window) continue;
+			if (i >= high) continue;
 			const int offset = (buffer * R + part) * (D + 8);
 			Sums<N> p[M], ds[M];
 			products<T, M>(p, k, after(sq, offset));
 			products<T, M>(ds, v, after(sg, offset));
-			if (a.mask_kind != NO_MASK || i + N > a.t || (a.causal && first + M * 16 - 1 > i) || (a.window && i + N > first + a.window)) {
+			if (a.mask_kind != NO_MASK || i + N > a.t || (a.causal && first + M * 16 - 1 > i) || i + N > low) {
 #pragma unroll
-				for (int m = 0; m < M; m++) hide_queries<T>(a, mask, p[m], i, first + m * 16);
+				for (int m = 0; m < M; m++) hide_queries<T>(a, at.batch, mask, p[m], i, first + m * 16, ends[m]);
 			}
 #pragma unroll
 			for (int c = 0; c < N / 8; c++) {

@@ -81,13 +81,13 @@ template <class T, int C> __device__ inline void attention(const Attend &a) {
 	const A none = (A)least(), scale = (A)a.scale;
 	A sum[ROWS][C] = {}, top[ROWS], total[ROWS];
 	for (int i = 0; i < ROWS; i++) top[i] = none, total[i] = 0;
-	for (i64 j = first_tile(a, at.first, TILE); j < keys; j += TILE) {
+	for (i64 j = first_tile(a, at.batch, at.first, TILE); j < keys; j += TILE) {
 		const i64 n = smaller(TILE, a.s - j);
 		A s[ROWS];
 		products(s, q, a.q.row, rows, k + j * a.k.row, a.k.row, n, a.d, tx, ty);
 #pragma unroll
 		for (int i = 0; i < ROWS; i++) {
-			const A score = masked<T, A>(a, mask, at.first + warp * ROWS + i, j + lane, s[i] * scale, A(1));
+			const A score = masked<T, A>(a, at.batch, mask, at.first + warp * ROWS + i, j + lane, s[i] * scale, A(1));
 			const A m = warp_max(score), now = m > top[i] ? m : top[i], shift = now == none ? A(0) : now;
 			const A e = exp_(score - shift), less = exp_(top[i] - shift);
 			total[i] = total[i] * less + (A)warp_sum(e);
@@ -137,14 +137,14 @@ template <class T, int C> __device__ inline void attention_query_grad(const Atte
 		lse[i] = r < a.t ? ((const A *)a.lse)[head + r] : A(0);
 		delta[i] = r < a.t ? ((const A *)a.delta)[head + r] : A(0);
 	}
-	for (i64 j = first_tile(a, at.first, TILE); j < keys; j += TILE) {
+	for (i64 j = first_tile(a, at.batch, at.first, TILE); j < keys; j += TILE) {
 		const i64 n = smaller(TILE, a.s - j);
 		A s[ROWS], dp[ROWS];
 		products(s, q, a.q.row, rows, k + j * a.k.row, a.k.row, n, a.d, tx, ty);
 		products(dp, g, a.o.row, rows, v + j * a.v.row, a.v.row, n, a.d, tx, ty);
 #pragma unroll
 		for (int i = 0; i < ROWS; i++) {
-			const A score = masked<T, A>(a, mask, at.first + warp * ROWS + i, j + lane, s[i] * scale, A(1));
+			const A score = masked<T, A>(a, at.batch, mask, at.first + warp * ROWS + i, j + lane, s[i] * scale, A(1));
 			ds[warp * ROWS + i][lane] = score_grad(score, probability(score, lse[i]), dp[i], delta[i]) * scale;
 		}
 		__syncwarp();
@@ -165,7 +165,7 @@ template <class T, int C> __device__ inline void attention_key_value_grad(const 
 	__shared__ A tx[TILE][TILE + 1], ty[TILE][TILE + 1], p[TILE][TILE + 1];
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 	const Place at = place(a.key_heads, a.s, TILE, false);
-	const i64 group = a.heads / a.key_heads, rows = smaller(TILE, a.s - at.first), end = end_of(a, at.first + rows);
+	const i64 group = a.heads / a.key_heads, rows = smaller(TILE, a.s - at.first), end = end_of(a, at.batch, at.first + rows);
 	const T *k = head_of<const T>(a.k, at.batch, at.head) + at.first * a.k.row;
 	const T *v = head_of<const T>(a.v, at.batch, at.head) + at.first * a.v.row;
 	const A scale = (A)a.scale;
@@ -182,7 +182,7 @@ template <class T, int C> __device__ inline void attention_key_value_grad(const 
 			products(ds, v, a.v.row, rows, g + i * a.o.row, a.o.row, n, a.d, tx, ty);
 #pragma unroll
 			for (int r = 0; r < ROWS; r++) {
-				const A score = masked<T, A>(a, mask, column, at.first + warp * ROWS + r, s[r] * scale, A(1));
+				const A score = masked<T, A>(a, at.batch, mask, column, at.first + warp * ROWS + r, s[r] * scale, A(1));
 				const A prob = probability(score, lse);
 				p[warp * ROWS + r][lane] = prob;
 				ds[r] = score_grad(score, prob, ds[r], delta) * scale;

@@ -48,6 +48,13 @@ func (ts Types) attend(op string, a kernels.Attend) {
 	if q.B != k.B || q.D != k.D || q.H > 0 && (k.H == 0 || q.H%k.H != 0) || q.H == 0 && k.H > 0 {
 		panic(&device.ShapeError{Op: op, A: q.Shape(), B: k.Shape()})
 	}
+	if !a.Starts.IsZero() {
+		checkType(op, a.Starts, device.Int64)
+		checkShape(op, device.Shape{a.Q.B, a.Q.T}, a.Starts)
+		if !a.Causal {
+			panic(fmt.Errorf("%s: Starts without Causal, want both", op))
+		}
+	}
 	if a.Window < 0 {
 		panic(fmt.Errorf("%s: Window %d, want at least 0", op, a.Window))
 	}

@@ -14,14 +14,15 @@ type attending struct {
 	b, h, hkv, t, s, d int
 	causal             bool
 	window             int
+	documents          []int        // the lengths of the documents of each row, which begins with another one; nil for none
 	mask               device.Shape // broadcasts to [b h t s]; nil for no mask
 	added              bool         // whether the mask is added, rather than a boolean
 	packed             bool         // whether q, k and v lie in one buffer, and also their gradients
 }
 
 func (c attending) String() string {
-	return fmt.Sprintf("attention of q [%d %d %d %d] and k [%d %d %d %d], causal %t, window %d, mask %v, added %t, packed %t",
-		c.b, c.h, c.t, c.d, c.b, c.hkv, c.s, c.d, c.causal, c.window, c.mask, c.added, c.packed)
+	return fmt.Sprintf("attention of q [%d %d %d %d] and k [%d %d %d %d], causal %t, window %d, documents %v, mask %v, added %t, packed %t",
+		c.b, c.h, c.t, c.d, c.b, c.hkv, c.s, c.d, c.causal, c.window, c.documents, c.mask, c.added, c.packed)
 }
 
 // attendings has head sizes at and next to those that tensor cores support, and lengths at and next
@@ -48,6 +49,28 @@ var attendings = []attending{
 	{b: 1, h: 2, hkv: 2, t: 200, s: 200, d: 64, causal: true, window: 70, packed: true},
 	{b: 1, h: 1, hkv: 1, t: 140, s: 90, d: 24, window: 20},
 	{b: 1, h: 1, hkv: 1, t: 90, s: 90, d: 128, causal: true, window: 40, mask: device.Shape{90}},
+	{b: 3, h: 2, hkv: 1, t: 9, s: 9, d: 8, causal: true, documents: []int{1, 4, 3}},
+	{b: 2, h: 2, hkv: 1, t: 210, s: 210, d: 32, causal: true, documents: []int{1, 31, 130, 2}, packed: true},
+	{b: 2, h: 2, hkv: 2, t: 200, s: 200, d: 64, causal: true, documents: []int{64, 64, 40}},
+	{b: 1, h: 1, hkv: 1, t: 150, s: 150, d: 128, causal: true, window: 30, documents: []int{70, 3, 50}},
+	{b: 1, h: 1, hkv: 1, t: 70, s: 70, d: 80, causal: true, documents: []int{33, 5, 20}, mask: device.Shape{70}},
+}
+
+// starts returns the starts of the documents of c's rows.
+func (c attending) starts() []int64 {
+	starts := make([]int64, 0, c.b*c.t)
+	for b := range c.b {
+		start, left, next := 0, 0, b
+		for i := range c.t {
+			if left == 0 {
+				start, left = i, c.documents[next%len(c.documents)]
+				next++
+			}
+			starts = append(starts, int64(start))
+			left--
+		}
+	}
+	return starts
 }
 
 // attentionOperands returns q, k, v, the gradient with respect to the result, and the mask.
@@ -85,6 +108,10 @@ func attend(c attending, q, k, v, g, mask array, scale float64) (w attended) {
 	w.o, w.dq = zeros(c.b, c.h, c.t, c.d), zeros(c.b, c.h, c.t, c.d)
 	w.dk, w.dv, w.lse = zeros(c.b, c.hkv, c.s, c.d), zeros(c.b, c.hkv, c.s, c.d), zeros(c.b, c.h, c.t)
 	full := device.Shape{c.b, c.h, c.t, c.s}
+	var starts []int64
+	if c.documents != nil {
+		starts = c.starts()
+	}
 	for row := range c.b * c.h * c.t {
 		bh, i := row/c.t, row%c.t
 		bk := bh/c.h*c.hkv + bh%c.h/(c.h/c.hkv)
@@ -97,7 +124,7 @@ func attend(c attending, q, k, v, g, mask array, scale float64) (w attended) {
 				s += x
 				size += math.Abs(x)
 			}
-			if c.causal && j > i || c.window > 0 && j <= i-c.window {
+			if c.causal && j > i || c.window > 0 && j <= i-c.window || starts != nil && int64(j) < starts[row/c.t/c.h*c.t+i] {
 				s = math.Inf(-1)
 			}
 			if c.mask != nil {
@@ -188,6 +215,9 @@ func checkAttention(r *rig) {
 			a.Mask = r.put(mask).Tensor
 		default:
 			a.Mask = r.place(device.Uint8, c.mask, encode(device.Uint8, mask.v)).Tensor
+		}
+		if c.documents != nil {
+			a.Starts = r.place(device.Int64, device.Shape{c.b, c.t}, bytesOf(c.starts())).Tensor
 		}
 		all := c.h + 2*c.hkv
 		parts := func(t device.Tensor) (q, k, v kernels.Heads) {
@@ -324,7 +354,10 @@ func checkAttentionMisfits(r *rig) {
 		"other values than keys": with(func(a *kernels.Attend) { a.V = heads(2, 2, 5, 8) }),
 		"heads that do not fit":  with(func(a *kernels.Attend) { a.K, a.V = heads(2, 3, 6, 8), heads(2, 3, 6, 8) }),
 		"heads too large":        {Q: heads(1, 1, 2, kernels.MaxHeadSize+1), K: heads(1, 1, 2, kernels.MaxHeadSize+1), V: heads(1, 1, 2, kernels.MaxHeadSize+1)},
-		"a mask of other keys":   with(func(a *kernels.Attend) { a.Mask = t(5, 5) }),
+		"starts of other rows": with(func(a *kernels.Attend) {
+			a.Causal, a.Starts = true, r.place(device.Int64, device.Shape{2, 6}, make([]byte, 96)).Tensor
+		}),
+		"a mask of other keys": with(func(a *kernels.Attend) { a.Mask = t(5, 5) }),
 	} {
 		misfit[*device.ShapeError](r, "Attention of "+name, func() error { return r.k.Attention(r.s, a.Q, rows, a) })
 	}
