@@ -2,7 +2,7 @@
 //
 //	g, err := generate.New(model, 1, 1024)
 //	...
-//	tokens, err := g.Generate(ctx, [][]int64{prompt}, &generate.Options{MaxTokens: 200, Temperature: 0.7, TopP: 0.9, Stop: []int64{eos}})
+//	tokens, err := g.Generate(ctx, [][]int{prompt}, &generate.Options{MaxTokens: 200, Temperature: 0.7, TopP: 0.9, Stop: tok.Stop})
 //
 // A [Generator] computes the prompts in one pass, and then a token of each row at a time, with the keys and values of
 // earlier tokens in a cache (decoder.Cache). On a GPU the pass for one token is captured, and the following ones cost the
@@ -11,10 +11,12 @@
 //
 // # Text
 //
-// [Stream] turns tokens into text as they come. It holds back bytes that are not whole characters yet, and text that may
-// be the beginning of a stop string:
+// [Stream] passes on text as it comes, and ends it before a stop string. With a tokenizer of package hf/tokenizer, whose
+// Stream holds back characters that are not whole:
 //
-//	s := generate.NewStream(tokenizer.Decode, []string{"\nUser:"}, func(text string) { fmt.Print(text) })
-//	_, err = g.Generate(ctx, prompts, &generate.Options{MaxTokens: 200, OnToken: func(_ int, id int64) bool { return s.Add(id) }})
+//	pieces := tok.Stream(nil)
+//	s := generate.NewStream([]string{"\nUser:"}, func(text string) { fmt.Print(text) })
+//	_, err = g.Generate(ctx, prompts, &generate.Options{MaxTokens: 200, OnToken: func(_, id int) bool { return s.Add(pieces.Next(id)) }})
+//	s.Add(pieces.End())
 //	s.Close()
 package generate

@@ -6,7 +6,7 @@ import (
 )
 
 // Choices returns how often each token is chosen after the tokens seen.
-func Choices(o *Options, seen []int64, logits []float32, n int) []int {
+func Choices(o *Options, seen []int, logits []float32, n int) []int {
 	counts := make([]int, len(logits))
 	r := &row{o: o, random: rand.New(rand.NewPCG(1, 1)), tokens: seen}
 	for range n {

@@ -16,8 +16,8 @@ import (
 
 // Options are the choices of [Generator.Generate].
 type Options struct {
-	MaxTokens int     // the maximum number of new tokens in a row; 0 means as many as the Generator has positions for
-	Stop      []int64 // a row ends after one of these tokens
+	MaxTokens int   // the maximum number of new tokens in a row; 0 means as many as the Generator has positions for
+	Stop      []int // a row ends after one of these tokens
 
 	Temperature       float64 // the logits are divided by it; 0 chooses the most probable token
 	TopK              int     // if positive, only the TopK most probable tokens are chosen from
@@ -27,7 +27,7 @@ type Options struct {
 
 	// OnToken, if not nil, is called with each new token as it is chosen. The row ends after the token if it returns
 	// false.
-	OnToken func(row int, id int64) (more bool)
+	OnToken func(row, id int) (more bool)
 }
 
 // reads reports whether the choice needs the logits on the host.
@@ -76,7 +76,7 @@ func (g *Generator) step(result func(logits *autograd.Variable) *autograd.Variab
 // Generate continues the prompts, and returns the new tokens of each. A row ends after Options.MaxTokens, after a token
 // of Options.Stop, or when it has as many tokens as the Generator has positions. Prompts may have different lengths.
 // opts may be nil.
-func (g *Generator) Generate(ctx context.Context, prompts [][]int64, opts *Options) ([][]int64, error) {
+func (g *Generator) Generate(ctx context.Context, prompts [][]int, opts *Options) ([][]int, error) {
 	out, err := g.generate(ctx, prompts, cmp.Or(opts, &Options{}))
 	if err != nil {
 		return out, fmt.Errorf("generate: %w", err)
@@ -84,13 +84,13 @@ func (g *Generator) Generate(ctx context.Context, prompts [][]int64, opts *Optio
 	return out, nil
 }
 
-func (g *Generator) generate(ctx context.Context, prompts [][]int64, o *Options) ([][]int64, error) {
+func (g *Generator) generate(ctx context.Context, prompts [][]int, o *Options) ([][]int, error) {
 	if len(prompts) < 1 || len(prompts) > g.rows {
 		return nil, fmt.Errorf("%d prompts, want 1 to %d", len(prompts), g.rows)
 	}
 	rows := make([]*row, g.rows)
 	for i := range rows {
-		rows[i] = &row{o: o, random: rand.New(rand.NewPCG(o.Seed, uint64(i))), tokens: []int64{0}, isDone: i >= len(prompts)}
+		rows[i] = &row{o: o, random: rand.New(rand.NewPCG(o.Seed, uint64(i))), tokens: []int{0}, isDone: i >= len(prompts)}
 		if rows[i].isDone {
 			continue
 		}
@@ -109,7 +109,7 @@ func (g *Generator) generate(ctx context.Context, prompts [][]int64, o *Options)
 		}
 		ids, positions := make([]int64, g.rows), make([]int64, g.rows)
 		for i, r := range rows {
-			ids[i], positions[i] = r.tokens[len(r.tokens)-1], int64(min(len(r.tokens), g.positions)-1) // a row that has ended may be full
+			ids[i], positions[i] = int64(r.tokens[len(r.tokens)-1]), int64(min(len(r.tokens), g.positions)-1) // a row that has ended may be full
 		}
 		next := g.choose
 		if o.reads() {
@@ -117,7 +117,7 @@ func (g *Generator) generate(ctx context.Context, prompts [][]int64, o *Options)
 		}
 		y, err = next(autograd.FromSlice(g.dev, ids, g.rows, 1), autograd.FromSlice(g.dev, positions, g.rows, 1))
 	}
-	out := make([][]int64, len(prompts))
+	out := make([][]int, len(prompts))
 	for i := range out {
 		out[i] = rows[i].tokens[rows[i].prompt:]
 	}
@@ -132,7 +132,9 @@ func (g *Generator) start(rows []*row, reads bool) (y *autograd.Variable, err er
 	}
 	ids, last := make([]int64, g.rows*t), make([]int64, g.rows)
 	for i, r := range rows {
-		copy(ids[i*t:], r.tokens)
+		for k, id := range r.tokens {
+			ids[i*t+k] = int64(id)
+		}
 		last[i] = int64(i*t + len(r.tokens) - 1)
 	}
 	autograd.NoGrad(g.dev, func() {
@@ -157,10 +159,10 @@ func (g *Generator) take(ctx context.Context, rows []*row, y *autograd.Variable,
 		return err
 	}
 	width := len(bytes) / g.rows
-	choose := func(i int) int64 { return int64(binary.LittleEndian.Uint64(bytes[i*width:])) }
+	choose := func(i int) int { return int(binary.LittleEndian.Uint64(bytes[i*width:])) }
 	if reads {
 		chosen := sample(rows, bytes, width)
-		choose = func(i int) int64 { return chosen[i] }
+		choose = func(i int) int { return chosen[i] }
 	}
 	for i, r := range rows {
 		if r.isDone {

@@ -14,16 +14,16 @@ import (
 type row struct {
 	o      *Options
 	random *rand.Rand
-	tokens []int64 // with the prompt
-	prompt int     // the prompt's length
+	tokens []int // with the prompt
+	prompt int   // the prompt's length
 	isDone bool
 
 	all []candidate // reused by candidates
 }
 
 // sample chooses the next token of each row from float32 logits, of which each row has width bytes.
-func sample(rows []*row, logits []byte, width int) []int64 {
-	chosen := make([]int64, len(rows))
+func sample(rows []*row, logits []byte, width int) []int {
+	chosen := make([]int, len(rows))
 	var wg sync.WaitGroup
 	for i, r := range rows {
 		if r.isDone {
@@ -37,9 +37,9 @@ func sample(rows []*row, logits []byte, width int) []int64 {
 }
 
 // choose chooses a token. It changes x.
-func (r *row) choose(x []float32) int64 {
+func (r *row) choose(x []float32) int {
 	if p := float32(r.o.penalty()); p != 1 {
-		seen := map[int64]bool{}
+		seen := map[int]bool{}
 		for _, id := range r.tokens {
 			if seen[id] {
 				continue
@@ -59,16 +59,16 @@ func (r *row) choose(x []float32) int64 {
 		}
 	}
 	if r.o.Temperature <= 0 {
-		return int64(best)
+		return best
 	}
 	order, total := r.candidates(x, func(i int32) float64 { return math.Exp((float64(x[i]) - float64(x[best])) / r.o.Temperature) })
 	at := r.random.Float64() * total
 	for _, c := range order {
 		if at -= c.weight; at < 0 {
-			return int64(c.id)
+			return int(c.id)
 		}
 	}
-	return int64(order[0].id)
+	return int(order[0].id)
 }
 
 // candidate is a token that may be chosen, with a probability in proportion to its weight.

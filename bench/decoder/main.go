@@ -191,13 +191,15 @@ func (r *result) decode(ctx context.Context, m *decoder.Model) error {
 	if err != nil {
 		return err
 	}
-	prompts := make([][]int64, *batch)
+	prompts := make([][]int, *batch)
 	for i := range prompts {
-		prompts[i] = random(*length)
+		for _, id := range random(*length) {
+			prompts[i] = append(prompts[i], int(id))
+		}
 	}
 	var half time.Time
 	n := 0
-	_, err = g.Generate(ctx, prompts, &generate.Options{MaxTokens: *tokens, OnToken: func(int, int64) bool {
+	_, err = g.Generate(ctx, prompts, &generate.Options{MaxTokens: *tokens, OnToken: func(int, int) bool {
 		if n++; n == *batch*(*tokens/2) {
 			half = time.Now()
 		}
