@@ -37,6 +37,9 @@ type Folder struct {
 type LoadOptions struct {
 	// DType is the type of the parameters, to which the files' numbers are converted; Invalid means Float32.
 	DType device.DType
+	// Masters keeps the unrounded values of 16-bit parameters for the master weights of the optimizer, for training:
+	// see [nn.CastOptions].
+	Masters bool
 	// Recompute makes the backward pass compute each block again, which takes less memory.
 	Recompute bool
 }
@@ -63,7 +66,11 @@ func load(dir string, dev device.Device, o LoadOptions) (*Folder, error) {
 		return nil, err
 	}
 	f := &Folder{Model: m, Dir: dir, config: text}
-	if err := nn.Cast(f.Model, cmp.Or(o.DType, device.Float32), nil); err != nil {
+	dt := cmp.Or(o.DType, device.Float32)
+	if o.Masters {
+		dt = device.Float32
+	}
+	if err := nn.Cast(f.Model, dt, nil); err != nil {
 		return nil, err
 	}
 	path, err := weights(dir)
@@ -80,6 +87,8 @@ func load(dir string, dev device.Device, o LoadOptions) (*Folder, error) {
 	}
 	if err != nil {
 		err = fmt.Errorf("%s: %w", path, err)
+	} else if o.Masters {
+		err = nn.Cast(f.Model, cmp.Or(o.DType, device.Float32), &nn.CastOptions{Masters: true})
 	}
 	return f, errors.Join(err, set.Close())
 }

@@ -37,3 +37,28 @@ func Accuracy(ctx context.Context, pg *comm.ProcessGroup, model nn.Module, loade
 	}
 	return all[0].Value / all[1].Value, nil
 }
+
+// Loss returns the mean loss over the labels of one epoch on all ranks. sum computes the sum of the losses of a batch's
+// labels; the data set of loader must be [data.Labeled]. All else is as for [Accuracy].
+func Loss(ctx context.Context, pg *comm.ProcessGroup, model nn.Model, loader *data.Loader, sum func(b *data.Batch) *autograd.Variable) (float64, error) {
+	defer nn.Eval(model)()
+	total, labels := 0.0, 0
+	for b, err := range loader.EpochFrom(ctx, data.Position{}) {
+		if err != nil {
+			return 0, err
+		}
+		autograd.NoGrad(pg.Device(), func() {
+			var loss float64
+			loss, err = sum(b).TryItem(ctx)
+			total, labels = total+loss, labels+b.Labels
+		})
+		if err != nil {
+			return 0, err
+		}
+	}
+	all, err := Reduce(ctx, pg, Sum(total), Count(labels))
+	if err != nil {
+		return 0, err
+	}
+	return all[0].Value / all[1].Value, nil
+}

@@ -88,6 +88,9 @@ func Load(dir string) (*Template, error) {
 	return t, nil
 }
 
+// ErrNoTemplate is the error of Load for a folder without a template.
+var ErrNoTemplate = errors.New("no chat_template, and no file chat_template.jinja beside it: a model without instruction tuning has none; New takes a template")
+
 // templateOf returns the template in the field chat_template, which is a text, or a list of names and texts.
 func templateOf(field json.RawMessage) ([]byte, error) {
 	var text string
@@ -102,7 +105,7 @@ func templateOf(field json.RawMessage) ([]byte, error) {
 			}
 		}
 	}
-	return nil, errors.New("no chat_template, and no file chat_template.jinja beside it: a model without instruction tuning has none; New takes a template")
+	return nil, ErrNoTemplate
 }
 
 // New returns a template with the text source. special are variables of the template with the texts of special tokens,

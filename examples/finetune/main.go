@@ -1,0 +1,168 @@
+// Command finetune tunes a model of the Hugging Face hub on JSON lines of chats, prompts with completions, or texts:
+//
+//	go run ./cmd/golaunch --nproc-per-node 2 ./examples/finetune --model SmolLM2-135M-Instruct --data 'chats/*.jsonl' --out tuned
+//
+// With --lora it trains adapters of low rank alone, in PEFT's files. A run that is started again with the same
+// --checkpoints goes on where it was. docs/finetune.md explains each part.
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"math"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/data"
+	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/decoder"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/generate"
+	"github.com/goddp/goddp/hf"
+	"github.com/goddp/goddp/hf/chat"
+	"github.com/goddp/goddp/hf/tokenizer"
+	"github.com/goddp/goddp/lora"
+	"github.com/goddp/goddp/metrics"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+	"github.com/goddp/goddp/optim/schedule"
+	"github.com/goddp/goddp/progress"
+	"github.com/goddp/goddp/train"
+)
+
+var (
+	dir         = flag.String("model", "", "`folder` of the model")
+	files       = flag.String("data", "", "`pattern` of the files to train on")
+	evalFiles   = flag.String("eval", "", "`pattern` of the files to evaluate on; the best model is saved (default: the last one)")
+	out         = flag.String("out", "tuned", "`folder` for the model or the adapters")
+	checkpoints = flag.String("checkpoints", "", "`folder` to save checkpoints in, and to resume from")
+	rank        = flag.Int("lora", 0, "train adapters of this `rank` alone")
+	rate        = flag.Float64("lr", 0, "largest learning rate (default 2e-5, with --lora 2e-4)")
+	epochs      = flag.Int("epochs", 3, "number of epochs")
+	batch       = flag.Int("batch", 4, "rows per rank in a forward pass")
+	global      = flag.Int("global-batch", 32, "rows in a step, on all ranks")
+	length      = flag.Int("length", 1024, "largest number of tokens in a row")
+	pack        = flag.Bool("pack", false, "put several documents into a row")
+	recompute   = flag.Bool("recompute", false, "compute each block again in the backward pass, which takes less memory")
+	prompt      = flag.String("prompt", "", "answer this `text` at the end")
+	log         = flag.String("log", "", "append JSON lines to `file`")
+)
+
+func run(ctx context.Context) error {
+	pg, err := comm.Init(ctx, nil)
+	if err != nil {
+		return err
+	}
+	onGPU, dt := pg.Device().Type() == device.CUDA, device.Float32
+	if onGPU && *rank > 0 {
+		dt = device.BFloat16 // frozen weights need no masters
+	}
+	base, err := hf.Load(*dir, pg.Device(), &hf.LoadOptions{DType: dt, Recompute: *recompute})
+	if err != nil {
+		return err
+	}
+	save := func() error { return base.Save(ctx, *out, nil) }
+	if *rank > 0 {
+		adapters, err := lora.Add(base.Model, &lora.Options{Rank: *rank, Alpha: 2 * float64(*rank)})
+		if err != nil {
+			return err
+		}
+		save = func() error { return adapters.Save(ctx, *out, *dir) }
+	} else if onGPU {
+		if err := nn.Cast(base.Model, device.BFloat16, &nn.CastOptions{Masters: true}); err != nil {
+			return err
+		}
+	}
+	tok, err := tokenizer.Load(*dir)
+	if err != nil {
+		return err
+	}
+	template, err := chat.Load(*dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // a base model has none
+		return err
+	}
+	open := func(pattern string, o data.LoaderOptions, pack bool) (*data.Loader, error) {
+		set, err := data.OpenDocuments(pattern, *length, chat.Documents(tok, template), &data.DocumentsOptions{Pack: pack, Padding: max(tok.Pad, 0)})
+		if err != nil {
+			return nil, err
+		}
+		return data.NewLoader(set, pg, &o)
+	}
+	loader, err := open(*files, data.LoaderOptions{Batch: *batch, GlobalBatch: *global, Shuffle: true}, *pack)
+	if err != nil {
+		return err
+	}
+	model, err := ddp.New(base.Model, pg, nil)
+	if err != nil {
+		return err
+	}
+	lr := cmp.Or(*rate, map[bool]float64{false: 2e-5, true: 2e-4}[*rank > 0])
+	opt, err := optim.NewAdamW(model.Parameters(), &optim.AdamWOptions{LR: lr, MasterWeights: onGPU && *rank == 0})
+	if err != nil {
+		return err
+	}
+	loss := func(b *data.Batch) *autograd.Variable {
+		none := int64(data.NotALabel)
+		o := &decoder.ForwardOptions{Loss: autograd.LinearLossOptions{IgnoreIndex: &none, Sum: true}}
+		if len(b.Vars) == 4 { // packed
+			o.Positions, o.Starts = b.Vars[2], b.Vars[3]
+		}
+		return model.Run(func() *autograd.Variable { return base.Model.Loss(b.Vars[0], b.Vars[1], o) })
+	}
+	best := math.Inf(1)
+	c := train.Config{
+		Model: model, Optimizer: opt, Data: loader, Epochs: *epochs, Loss: loss, SumLoss: true, ClipNorm: 1, Log: *log, LogEvery: 10,
+		Checkpoints: *checkpoints, Values: map[string]any{"best": &best},
+	}
+	if *evalFiles != "" {
+		evalLoader, err := open(*evalFiles, data.LoaderOptions{Batch: *batch, LastBatch: data.Uneven}, false)
+		if err != nil {
+			return err
+		}
+		c.Evaluate = func(ctx context.Context) ([]progress.Value, error) {
+			now, err := metrics.Loss(ctx, pg, model, evalLoader, loss)
+			if err == nil && now < best {
+				if best = now; pg.Rank() == 0 {
+					err = save()
+				}
+			}
+			return []progress.Value{progress.V("eval_loss", now)}, comm.Agree(ctx, pg, err)
+		}
+	}
+	steps := c.Steps()
+	c.LR = schedule.Sequence(schedule.Phase{Steps: steps / 20, Schedule: schedule.WarmUp(lr, max(steps/20, 1))},
+		schedule.Phase{Schedule: schedule.Cosine(lr, 0, max(steps-steps/20, 1))})
+	if err = train.Run(ctx, pg, &c); err != nil || model.Stopping() || pg.Rank() > 0 {
+		return err
+	}
+	if *evalFiles == "" {
+		err = save()
+	}
+	if err != nil || *prompt == "" {
+		return err
+	}
+	tokens, err := chat.Prompt(tok, template, *prompt)
+	if err != nil {
+		return err
+	}
+	g, err := generate.New(base.Model, 1, min(*length, base.Model.MaxPositions()))
+	if err != nil {
+		return err
+	}
+	pieces := tok.Stream(&tokenizer.DecodeOptions{SkipSpecialTokens: true})
+	_, err = g.Generate(ctx, [][]int{tokens}, &generate.Options{Stop: tok.Stop, OnToken: func(_, id int) bool {
+		fmt.Print(pieces.Next(id))
+		return true
+	}})
+	fmt.Println(pieces.End())
+	return err
+}
+
+func main() {
+	flag.Parse()
+	comm.Main(run)
+}
