@@ -11,12 +11,7 @@
 //
 // # Text
 //
-// [Stream] passes on text as it comes, and ends it before a stop string. With a tokenizer of package hf/tokenizer, whose
-// Stream holds back characters that are not whole:
+// [Generator.Text] emits text as it comes, and ends it before a stop string. With a tokenizer of package hf/tokenizer:
 //
-//	pieces := tok.Stream(nil)
-//	s := generate.NewStream([]string{"\nUser:"}, func(text string) { fmt.Print(text) })
-//	_, err = g.Generate(ctx, prompts, &generate.Options{MaxTokens: 200, OnToken: func(_, id int) bool { return s.Add(pieces.Next(id)) }})
-//	s.Add(pieces.End())
-//	s.Close()
+//	err = g.Text(ctx, prompt, tok.Stream(nil), []string{"\nUser:"}, &generate.Options{MaxTokens: 200}, func(text string) { fmt.Print(text) })
 package generate

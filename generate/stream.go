@@ -1,6 +1,34 @@
 package generate
 
-import "strings"
+import (
+	"context"
+	"strings"
+)
+
+// Pieces turns tokens into text, one at a time, as the Stream of package hf/tokenizer does: End returns the rest.
+type Pieces interface {
+	Next(token int) string
+	End() string
+}
+
+// Text continues one prompt and emits its text as it comes, up to one of the stop strings. It calls opts.OnToken too.
+// opts may be nil.
+func (g *Generator) Text(ctx context.Context, prompt []int, pieces Pieces, stop []string, opts *Options, emit func(text string)) error {
+	s := NewStream(stop, emit)
+	o := Options{}
+	if opts != nil {
+		o = *opts
+	}
+	also := o.OnToken
+	o.OnToken = func(row, id int) bool {
+		more := also == nil || also(row, id)
+		return s.Add(pieces.Next(id)) && more
+	}
+	_, err := g.Generate(ctx, [][]int{prompt}, &o)
+	s.Add(pieces.End())
+	s.Close()
+	return err
+}
 
 // Stream passes on the text of one row as it comes, up to a stop string.
 type Stream struct {

@@ -35,9 +35,7 @@
 //
 // Weights are in model.safetensors, or in the files that model.safetensors.index.json names, as Float32, Float16,
 // BFloat16 or Float64. Each is read once, when its parameter is placed, and converted to [LoadOptions].DType. To train
-// in BFloat16 with Float32 masters, load in Float32 and cast:
-//
-//	err = nn.Cast(f.Model, device.BFloat16, &nn.CastOptions{Masters: true})
+// in BFloat16, set Masters too: an optimizer with MasterWeights then starts from the unrounded values.
 //
 // Parameters have the names that the files have in transformers. GPT-2's matrices are transposed in the files.
 //

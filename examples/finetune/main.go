@@ -1,18 +1,13 @@
-// Command finetune tunes a model of the Hugging Face hub on JSON lines of chats, prompts with completions, or texts:
+// Command finetune tunes a model of the Hugging Face hub on JSON lines of chats, prompts or texts: see docs/finetune.md.
 //
-//	go run ./cmd/golaunch --nproc-per-node 2 ./examples/finetune --model SmolLM2-135M-Instruct --data 'chats/*.jsonl' --out tuned
-//
-// With --lora it trains adapters of low rank alone, in PEFT's files. A run that is started again with the same
-// --checkpoints goes on where it was. docs/finetune.md explains each part.
+//	go run ./cmd/golaunch --nproc-per-node 2 ./examples/finetune --model SmolLM2-135M-Instruct --data 'chats/*.jsonl'
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
-	"io/fs"
 	"math"
 
 	"github.com/goddp/goddp/autograd"
@@ -27,7 +22,6 @@ import (
 	"github.com/goddp/goddp/hf/tokenizer"
 	"github.com/goddp/goddp/lora"
 	"github.com/goddp/goddp/metrics"
-	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 	"github.com/goddp/goddp/optim/schedule"
 	"github.com/goddp/goddp/progress"
@@ -41,7 +35,7 @@ var (
 	out         = flag.String("out", "tuned", "`folder` for the model or the adapters")
 	checkpoints = flag.String("checkpoints", "", "`folder` to save checkpoints in, and to resume from")
 	rank        = flag.Int("lora", 0, "train adapters of this `rank` alone")
-	rate        = flag.Float64("lr", 0, "largest learning rate (default 2e-5, with --lora 2e-4)")
+	rate        = flag.Float64("lr", 2e-5, "largest learning rate; 2e-4 is usual with --lora")
 	epochs      = flag.Int("epochs", 3, "number of epochs")
 	batch       = flag.Int("batch", 4, "rows per rank in a forward pass")
 	global      = flag.Int("global-batch", 32, "rows in a step, on all ranks")
@@ -57,11 +51,11 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	onGPU, dt := pg.Device().Type() == device.CUDA, device.Float32
-	if onGPU && *rank > 0 {
-		dt = device.BFloat16 // frozen weights need no masters
+	o := hf.LoadOptions{Recompute: *recompute}
+	if pg.Device().Type() == device.CUDA {
+		o.DType, o.Masters = device.BFloat16, *rank == 0 // frozen weights need no masters
 	}
-	base, err := hf.Load(*dir, pg.Device(), &hf.LoadOptions{DType: dt, Recompute: *recompute})
+	base, err := hf.Load(*dir, pg.Device(), &o)
 	if err != nil {
 		return err
 	}
@@ -72,17 +66,13 @@ func run(ctx context.Context) error {
 			return err
 		}
 		save = func() error { return adapters.Save(ctx, *out, *dir) }
-	} else if onGPU {
-		if err := nn.Cast(base.Model, device.BFloat16, &nn.CastOptions{Masters: true}); err != nil {
-			return err
-		}
 	}
 	tok, err := tokenizer.Load(*dir)
 	if err != nil {
 		return err
 	}
 	template, err := chat.Load(*dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // a base model has none
+	if err != nil && !errors.Is(err, chat.ErrNoTemplate) {
 		return err
 	}
 	open := func(pattern string, o data.LoaderOptions, pack bool) (*data.Loader, error) {
@@ -100,8 +90,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	lr := cmp.Or(*rate, map[bool]float64{false: 2e-5, true: 2e-4}[*rank > 0])
-	opt, err := optim.NewAdamW(model.Parameters(), &optim.AdamWOptions{LR: lr, MasterWeights: onGPU && *rank == 0})
+	opt, err := optim.NewAdamW(model.Parameters(), &optim.AdamWOptions{LR: *rate, MasterWeights: o.Masters})
 	if err != nil {
 		return err
 	}
@@ -125,17 +114,15 @@ func run(ctx context.Context) error {
 		}
 		c.Evaluate = func(ctx context.Context) ([]progress.Value, error) {
 			now, err := metrics.Loss(ctx, pg, model, evalLoader, loss)
-			if err == nil && now < best {
-				if best = now; pg.Rank() == 0 {
-					err = save()
-				}
+			if best = min(best, now); err == nil && best == now && pg.Rank() == 0 {
+				err = save()
 			}
 			return []progress.Value{progress.V("eval_loss", now)}, comm.Agree(ctx, pg, err)
 		}
 	}
-	steps := c.Steps()
-	c.LR = schedule.Sequence(schedule.Phase{Steps: steps / 20, Schedule: schedule.WarmUp(lr, max(steps/20, 1))},
-		schedule.Phase{Schedule: schedule.Cosine(lr, 0, max(steps-steps/20, 1))})
+	warmUp := c.Steps()/20 + 1
+	c.LR = schedule.Sequence(schedule.Phase{Steps: warmUp, Schedule: schedule.WarmUp(*rate, warmUp)},
+		schedule.Phase{Schedule: schedule.Cosine(*rate, 0, max(c.Steps()-warmUp, 1))})
 	if err = train.Run(ctx, pg, &c); err != nil || model.Stopping() || pg.Rank() > 0 {
 		return err
 	}
@@ -153,12 +140,8 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	pieces := tok.Stream(&tokenizer.DecodeOptions{SkipSpecialTokens: true})
-	_, err = g.Generate(ctx, [][]int{tokens}, &generate.Options{Stop: tok.Stop, OnToken: func(_, id int) bool {
-		fmt.Print(pieces.Next(id))
-		return true
-	}})
-	fmt.Println(pieces.End())
+	err = g.Text(ctx, tokens, tok.Stream(&tokenizer.DecodeOptions{SkipSpecialTokens: true}), nil, &generate.Options{Stop: tok.Stop}, func(s string) { fmt.Print(s) })
+	fmt.Println()
 	return err
 }
 
