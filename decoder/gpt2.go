@@ -29,7 +29,7 @@ func NewGPT2(c GPT2Config) (*Model, error) {
 			c.Vocab, c.Positions, c.Layers, c.Heads, c.Hidden)
 	}
 	c.Feedforward, c.NormEps = cmp.Or(c.Feedforward, 4*c.Hidden), cmp.Or(c.NormEps, 1e-5)
-	m := &Model{recompute: c.Recompute}
+	m := &Model{recompute: c.Recompute, config: c}
 	m.tokens = nn.Add(&m.Container, "transformer.wte", embedding(c.Vocab, c.Hidden, 0.02))
 	m.positions = nn.Add(&m.Container, "transformer.wpe", embedding(c.Positions, c.Hidden, 0.02))
 	for i := range c.Layers {

@@ -49,11 +49,12 @@ func New(c Config) (*Model, error) {
 			c.Vocab, c.Hidden, c.Feedforward, len(c.Layers), c.Heads, c.HeadSize, c.KeyHeads)
 	}
 	c.HeadSize = cmp.Or(c.HeadSize, c.Hidden/c.Heads)
-	r, err := newRope(c.Rope, c.HeadSize, c.MaxPositions)
+	c.Rope.Theta, c.Rope.FirstTrained = cmp.Or(c.Rope.Theta, 10000), cmp.Or(c.Rope.FirstTrained, c.MaxPositions)
+	frequencies, factor, err := c.Rope.Frequencies(c.HeadSize)
 	if err != nil {
 		return nil, err
 	}
-	m := &Model{recompute: c.Recompute, rope: r}
+	m := &Model{recompute: c.Recompute, config: c, rope: &rope{frequencies: frequencies, factor: factor, most: c.MaxPositions}}
 	m.tokens = nn.Add(&m.Container, "model.embed_tokens", embedding(c.Vocab, c.Hidden, c.InitStd))
 	for i := range c.Layers {
 		m.blocks = append(m.blocks, nn.Add(&m.Container, fmt.Sprint("model.layers.", i), newLlamaBlock(&c, i)))

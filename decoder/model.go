@@ -19,7 +19,11 @@ type Model struct {
 
 	rope      *rope // nil for learned positions
 	recompute bool
+	config    any // Config or GPT2Config
 }
+
+// Config returns the description of the model with the defaults filled in: a [Config] or a [GPT2Config].
+func (m *Model) Config() any { return m.config }
 
 // block is a transformer block. Its result is the sum of two terms, which the normalization that follows adds in its
 // own pass.

@@ -57,20 +57,20 @@ type table struct {
 	cos, sin *autograd.Variable
 }
 
-// newRope computes in Float32, as PyTorch's models do: at large positions a rounding of a frequency is a visible part of
-// an angle.
-func newRope(r Rope, size, most int) (*rope, error) {
+// Frequencies returns the angle at position 1 of each pair of a head of size elements, and the factor of its cosine and
+// sine. It computes in Float32, as PyTorch's models do: at large positions a rounding of a frequency is a visible part
+// of an angle. With a scaling, FirstTrained must not be 0. It returns an error if the scaling lacks another number.
+func (r Rope) Frequencies(size int) (f []float32, scale float32, err error) {
 	theta, dim := cmp.Or(r.Theta, 10000), int(float64(size)*cmp.Or(r.Fraction, 1))
-	out := &rope{factor: 1, most: most}
 	for i := range dim / 2 {
 		power := float32(math.Pow(float64(float32(theta)), float64(float32(2*i)/float32(dim))))
-		out.frequencies = append(out.frequencies, 1/power)
+		f = append(f, 1/power)
 	}
-	first, factor := float64(cmp.Or(r.FirstTrained, most)), float32(r.Factor)
+	scale = 1
+	first, factor := float64(r.FirstTrained), float32(r.Factor)
 	if r.Scaling != NoScaling && !(r.Factor > 0) {
-		return nil, fmt.Errorf("decoder: rotary positions scaled by %v, want a positive Factor", r.Factor)
+		return nil, 0, fmt.Errorf("decoder: rotary positions scaled by %v, want a positive Factor", r.Factor)
 	}
-	f := out.frequencies
 	switch r.Scaling {
 	case NoScaling:
 	case LinearScaling:
@@ -80,7 +80,7 @@ func newRope(r Rope, size, most int) (*rope, error) {
 	case Llama3Scaling:
 		low, high := float32(r.LowFrequency), float32(r.HighFrequency)
 		if !(low > 0 && high > low) {
-			return nil, fmt.Errorf("decoder: LowFrequency %v and HighFrequency %v, want 0 < LowFrequency < HighFrequency", low, high)
+			return nil, 0, fmt.Errorf("decoder: LowFrequency %v and HighFrequency %v, want 0 < LowFrequency < HighFrequency", low, high)
 		}
 		for i, v := range f {
 			wave := float32(2*math.Pi) / v
@@ -94,7 +94,7 @@ func newRope(r Rope, size, most int) (*rope, error) {
 			}
 		}
 	case YarnScaling:
-		out.factor = float32(cmp.Or(r.Attention, max(0.1*math.Log(r.Factor)+1, 1)))
+		scale = float32(cmp.Or(r.Attention, max(0.1*math.Log(r.Factor)+1, 1)))
 		pair := func(turns float64) float64 { // the pair that rotates so many times over the first positions
 			return float64(dim) * math.Log(first/(turns*2*math.Pi)) / (2 * math.Log(theta))
 		}
@@ -111,9 +111,9 @@ func newRope(r Rope, size, most int) (*rope, error) {
 			f[i] = 1/(factor*(1/v))*(1-fast) + v*fast
 		}
 	default:
-		return nil, fmt.Errorf("decoder: scaling %d of rotary positions, want a constant of the type Scaling", r.Scaling)
+		return nil, 0, fmt.Errorf("decoder: scaling %d of rotary positions, want a constant of the type Scaling", r.Scaling)
 	}
-	return out, nil
+	return f, scale, nil
 }
 
 func (r *rope) table(dev device.Device, rows int) table {

@@ -43,5 +43,5 @@
 //
 // [Folder.Save] writes what it has read: a model that was loaded and saved without training, in the type of its
 // files, has the same bytes. It writes the weights in their present type, and this type into config.json. transformers,
-// vLLM and other programs load the folder.
+// vLLM and other programs load the folder. Package gguf writes the model for llama.cpp.
 package hf

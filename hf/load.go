@@ -31,6 +31,8 @@ type Folder struct {
 	// there.
 	files, names map[string]string
 	metadata     map[string]string
+	path         string // of the file of weights, or of the index
+	set          *safetensors.Set
 }
 
 // LoadOptions are the choices of [Load].
@@ -53,14 +55,34 @@ const (
 // once, one after the other, so the host needs memory for the largest. An error names the file, and what is missing,
 // unexpected or of another shape.
 func Load(dir string, dev device.Device, opts *LoadOptions) (*Folder, error) {
-	f, err := load(dir, dev, *cmp.Or(opts, &LoadOptions{}))
+	o := *cmp.Or(opts, &LoadOptions{})
+	f, err := open(dir, o)
+	if err != nil {
+		return nil, fmt.Errorf("hf: %w", err)
+	}
+	if err = nn.Place(f.Model, dev, 0); err == nil && o.Masters {
+		err = nn.Cast(f.Model, cmp.Or(o.DType, device.Float32), &nn.CastOptions{Masters: true})
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return nil, fmt.Errorf("hf: %s: %w", f.path, err)
+	}
+	return f, nil
+}
+
+// Open opens a folder and does not place its model. The files stay open until Close, and a parameter's weights are read
+// when it is placed, or by [nn.Parameter.Initial].
+func Open(dir string) (*Folder, error) {
+	f, err := open(dir, LoadOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("hf: %w", err)
 	}
 	return f, nil
 }
 
-func load(dir string, dev device.Device, o LoadOptions) (*Folder, error) {
+// Close closes the files of a folder that Open opened.
+func (f *Folder) Close() error { return f.set.Close() }
+
+func open(dir string, o LoadOptions) (*Folder, error) {
 	text, m, err := newModel(dir, o.Recompute)
 	if err != nil {
 		return nil, err
@@ -73,24 +95,18 @@ func load(dir string, dev device.Device, o LoadOptions) (*Folder, error) {
 	if err := nn.Cast(f.Model, dt, nil); err != nil {
 		return nil, err
 	}
-	path, err := weights(dir)
-	if err != nil {
+	if f.path, err = weights(dir); err != nil {
 		return nil, err
 	}
-	set, err := safetensors.OpenSet(path)
-	if err != nil {
+	if f.set, err = safetensors.OpenSet(f.path); err != nil {
 		return nil, err
 	}
-	f.metadata = set.Metadata()
-	if err = f.find(set); err == nil {
-		err = f.read(set, dev)
+	f.metadata = f.set.Metadata()
+	if err := f.find(f.set); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", f.path, err), f.set.Close())
 	}
-	if err != nil {
-		err = fmt.Errorf("%s: %w", path, err)
-	} else if o.Masters {
-		err = nn.Cast(f.Model, cmp.Or(o.DType, device.Float32), &nn.CastOptions{Masters: true})
-	}
-	return f, errors.Join(err, set.Close())
+	f.setInits()
+	return f, nil
 }
 
 // weights returns the path of the file of weights or of the index in dir.
@@ -180,13 +196,13 @@ func (f *Folder) checkTied(set *safetensors.Set) error {
 	return err
 }
 
-// read places the model with the weights of the files.
-func (f *Folder) read(set *safetensors.Set, dev device.Device) error {
-	tensors := set.Tensors()
+// setInits makes each parameter read its weights when it is placed.
+func (f *Folder) setInits() {
+	tensors := f.set.Tensors()
 	for _, p := range f.Model.Parameters() {
 		p.SetInit(func(dev device.Device, dst device.Tensor, _, _ uint64) (err error) {
 			name := f.names[p.Name()]
-			data, err := set.Read(name)
+			data, err := f.set.Read(name)
 			if err != nil {
 				return err
 			}
@@ -205,5 +221,4 @@ func (f *Folder) read(set *safetensors.Set, dev device.Device) error {
 			return err
 		})
 	}
-	return nn.Place(f.Model, dev, 0)
 }

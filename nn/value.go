@@ -111,6 +111,12 @@ func UnfreezeBase(m Model) {
 // no effect on a parameter that is placed.
 func (p *Parameter) SetInit(init Init) { p.init = init }
 
+// Initial returns a new variable with the values that the parameter's Init has for it, without placing the parameter: to
+// read the weights of a model, one after the other, that is larger than the memory. The caller frees the variable.
+func (p *Parameter) Initial(dev device.Device) (*autograd.Variable, error) {
+	return p.initial(dev, 0, 0)
+}
+
 func (p *Parameter) String() string { return p.describe(p.name) }
 
 // Buffer is a variable of a module's state that is not a parameter, with its name in the module.
@@ -243,26 +249,31 @@ func (v *value) place(dev device.Device, name string, seed, offset uint64) error
 		}
 		return v.v.Err()
 	}
-	initial := v.dtype
-	if initial.Size() == 2 {
-		initial = device.Float32 // the same values as if Cast converted it later
+	made, err := v.initial(dev, seed, offset)
+	if err == nil {
+		v.v = made.SetName(cmp.Or(v.path, name))
 	}
-	first := autograd.Zeros(dev, initial, v.shape...)
+	return err
+}
+
+// initial returns a new variable with the initial values.
+func (v *value) initial(dev device.Device, seed, offset uint64) (*autograd.Variable, error) {
+	dt := v.dtype
+	if dt.Size() == 2 {
+		dt = device.Float32 // the same values as if Cast converted it later
+	}
+	first := autograd.Zeros(dev, dt, v.shape...)
 	if err := first.Err(); err != nil {
-		return err
+		return nil, err
 	}
 	if err := v.init(dev, first.Tensor(), seed, offset); err != nil {
-		return err
+		return nil, err
 	}
 	made, err := converted(first, v.dtype)
-	if err != nil {
-		return err
-	}
-	if made != first {
+	if err == nil && made != first {
 		first.Free()
 	}
-	v.v = made.SetName(cmp.Or(v.path, name))
-	return nil
+	return made, err
 }
 
 // cast changes the type, and converts the variable if there is one.
