@@ -8,6 +8,7 @@
 //	goddp trace trace.json # what the GPUs did, and why they were idle
 //	goddp plot run.jsonl -o curve.svg
 //	goddp tokens input.txt -o shards --tokenizer MODEL
+//	goddp gguf MODEL model.gguf --type q8_0
 //	goddp checkpoint ls FOLDER
 //
 // "goddp --help" lists the commands, and "goddp COMMAND --help" their arguments. The exit

@@ -33,6 +33,7 @@ var commands = []command{
 	{"trace", "say what the GPUs did in a trace, and why they were idle", trace},
 	{"plot", "draw the curves of training runs", plotRuns},
 	{"tokens", "make token shards of text, by GPT-2's encoding or a model's tokenizer", makeTokens},
+	{"gguf", "write a model as a GGUF file, for llama.cpp", writeGGUF},
 	{"checkpoint", "list, verify, compare and convert checkpoints", checkpoints},
 }
 

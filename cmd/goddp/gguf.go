@@ -1,0 +1,50 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/pflag"
+
+	"github.com/goddp/goddp/gguf"
+	"github.com/goddp/goddp/hf"
+)
+
+// writeGGUF implements "goddp gguf".
+func writeGGUF(args []string) error {
+	var kind string
+	fs := newFlags("gguf")
+	fs.StringVar(&kind, "type", string(gguf.BF16), "`type` of the matrices: f32, f16, bf16, q8_0")
+	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, pflag.ErrHelp) {
+			fmt.Fprintf(stdout, `Write a model of the Hugging Face hub as a GGUF file, for llama.cpp and the programs
+built on it.
+
+Usage:
+  goddp gguf [flags] DIR FILE
+
+DIR is a folder with config.json, the weights and tokenizer.json. Each weight is in
+memory only while it is converted.
+
+Example:
+  goddp gguf tuned tuned.gguf --type q8_0
+
+Flags:
+%s
+Exit codes: 0 it is written; 1 DIR cannot be read or converted, or FILE not written;
+2 usage.
+`, fs.FlagUsages())
+			return nil
+		}
+		return &usageError{err: err}
+	}
+	if fs.NArg() != 2 {
+		return usagef("want a folder and a file, got %d arguments", fs.NArg())
+	}
+	f, err := hf.Open(fs.Arg(0))
+	if err != nil {
+		return err
+	}
+	return errors.Join(gguf.Write(context.Background(), fs.Arg(1), f.Model, f.Dir, gguf.Type(kind)), f.Close())
+}
