@@ -42,10 +42,15 @@
 // positions begin with each. A step computes the mean over all labels with train.Config's SumLoss:
 //
 //	tokens, next, positions, starts := b.Vars[0], b.Vars[1], b.Vars[2], b.Vars[3]
-//	loss := model.Loss(tokens, next, &decoder.ForwardOptions{ // of package decoder
-//		Positions: positions, Starts: starts,
-//		Loss: autograd.LinearLossOptions{IgnoreIndex: &ignored, Sum: true}, // ignored is NotALabel
+//	loss := model.Run(func() *autograd.Variable { // a ddp.Model of net, which is a decoder.Model
+//		return net.Loss(tokens, next, &decoder.ForwardOptions{
+//			Positions: positions, Starts: starts,
+//			Loss: autograd.LinearLossOptions{IgnoreIndex: &ignored, Sum: true}, // ignored is NotALabel
+//		})
 //	})
+//
+// On a GPU, the loss also computes the rows without labels unless its MaxRows says how many have one: at most Batch times
+// MaxLabels of [Documents.Stats].
 //
 // The documents are packed once, by best fit within a window of [DocumentsOptions]. Rows, and so what a [Position] means,
 // depend on the files, the length and the options, and not on the number of ranks. Keep them for a run that is resumed.

@@ -78,6 +78,7 @@ type DocumentStats struct {
 	Rows      int
 	Tokens    int // the tokens in the rows, without padding
 	Labels    int
+	MaxLabels int // the most labels of a row: for MaxRows of a loss
 }
 
 // OpenDocuments reads the files of JSON lines that match a pattern of [filepath.Glob], in the order of their names, as
@@ -264,6 +265,7 @@ func (d *Documents) arrange() int {
 		}
 		d.counts = append(d.counts, n)
 		d.stats.Labels += n
+		d.stats.MaxLabels = max(d.stats.MaxLabels, n)
 	}
 	return len(d.rowEnds)
 }

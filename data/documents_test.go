@@ -102,7 +102,7 @@ func TestDocuments(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Errorf("%s: the rows are %q, want %q", name, got, want)
 		}
-		if got, want := d.Stats(), (DocumentStats{Documents: 7, Truncated: 1, Dropped: 2, Rows: 5, Tokens: 30, Labels: 15}); got != want {
+		if got, want := d.Stats(), (DocumentStats{Documents: 7, Truncated: 1, Dropped: 2, Rows: 5, Tokens: 30, Labels: 15, MaxLabels: 8}); got != want {
 			t.Errorf("%s: %+v, want %+v", name, got, want)
 		}
 	}

@@ -1,8 +1,11 @@
 package train_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -10,6 +13,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/data"
 	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/decoder"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/testkit/commtest"
 	"github.com/goddp/goddp/internal/testkit/must"
@@ -130,4 +134,67 @@ func TestSumLossOfRepeatedSamples(t *testing.T) {
 	if sum := weight[0] + weight[1] + weight[2]; !(sum > 3-1e-12 && sum < 3+1e-12) {
 		t.Errorf("the labels of the last step weigh %v, whose mean over the ranks is not 1", weight)
 	}
+}
+
+// Two ranks learn a chat's answers from packed rows. A run that goes on from a checkpoint in the middle of an epoch ends
+// with the bits of one that was not interrupted.
+func TestFineTuningIsResumed(t *testing.T) {
+	var lines strings.Builder
+	for i := range 120 {
+		fmt.Fprintf(&lines, "{\"prompt\": \"%c?\", \"completion\": \"%s.\"}\n", 'a'+i%9, strings.Repeat(string(rune('b'+i%9)), 1+i%4))
+	}
+	file := filepath.Join(t.TempDir(), "chats.jsonl")
+	if err := os.WriteFile(file, []byte(lines.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	encode := func(d *data.Document) (tokens []int, labels []bool, err error) {
+		for i, b := range []byte(d.Prompt + d.Completion) {
+			tokens, labels = append(tokens, int(b)), append(labels, i >= len(d.Prompt))
+		}
+		return tokens, labels, nil
+	}
+	ignored := int64(data.NotALabel)
+	run := func(pg *comm.ProcessGroup, folder string, steps int) (last float64, params []float64, err error) {
+		net := must.New(decoder.New(decoder.Config{Vocab: 128, Hidden: 16, Feedforward: 32, Heads: 2, Layers: make([]decoder.Layer, 1), Tied: true}))
+		autograd.Generator(pg.Device()).Seed(1)
+		model := must.New(ddp.New(net, pg, nil))
+		set := must.New(data.OpenDocuments(file, 24, encode, &data.DocumentsOptions{Pack: true}))
+		c := &train.Config{
+			Model: model, Optimizer: must.New(optim.NewAdamW(model.Parameters(), &optim.AdamWOptions{LR: 0.02})), SumLoss: true,
+			Data:     must.New(data.NewLoader(set, pg, &data.LoaderOptions{Batch: 2, GlobalBatch: 8, Shuffle: true})),
+			MaxSteps: steps, Checkpoints: folder, LogEvery: 1,
+			Loss: func(b *data.Batch) *autograd.Variable {
+				loss := model.Run(func() *autograd.Variable {
+					return net.Loss(b.Vars[0], b.Vars[1], &decoder.ForwardOptions{
+						Positions: b.Vars[2], Starts: b.Vars[3], Loss: autograd.LinearLossOptions{IgnoreIndex: &ignored, Sum: true},
+					})
+				})
+				last = loss.Item() / float64(b.Labels)
+				return loss
+			},
+		}
+		if err := train.Run(t.Context(), pg, c); err != nil {
+			return 0, nil, err
+		}
+		params, err = values(t.Context(), model)
+		return last, params, err
+	}
+	whole, parts := t.TempDir(), t.TempDir()
+	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		last, want, err := run(pg, whole, 40)
+		if err != nil {
+			return err
+		}
+		if last > 0.8 { // from 5; the lengths of the answers are random
+			return fmt.Errorf("the loss is %v after 40 steps", last)
+		}
+		if _, _, err := run(pg, parts, 19); err != nil {
+			return err
+		}
+		_, got, err := run(pg, parts, 40)
+		if err == nil && !slices.Equal(got, want) {
+			err = errors.New("a resumed run ends with other parameters")
+		}
+		return err
+	})
 }

@@ -257,7 +257,7 @@ struct Labels {
 #define NO_LABEL ((i64)(1ull << 63))
 
 // select_labels runs in one block. Each thread takes as many neighbouring labels.
-extern "C" __global__ void select_labels(const Labels a) {
+extern "C" __global__ void __launch_bounds__(SELECT_THREADS) select_labels(const Labels a) {
 	__shared__ u32 before[SELECT_THREADS];
 	__shared__ u64 all;
 	const i64 *labels = (const i64 *)a.labels;
