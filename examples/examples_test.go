@@ -33,7 +33,7 @@ func command(t *testing.T, dir, program string, args ...string) *exec.Cmd {
 func build(t *testing.T) string {
 	t.Helper()
 	return testkit.Build(t, "cmd/golaunch", "examples/toy", "examples/mlp", "examples/fashion", "examples/custom", "examples/gpt",
-		"examples/resnet", "examples/survive", "examples/gorgonia", "examples/gorgonia/single")
+		"examples/resnet", "examples/survive", "examples/finetune", "examples/gorgonia", "examples/gorgonia/single")
 }
 
 // job returns the command that runs a program in dir under golaunch, on so many ranks. Arguments before the program are golaunch's.

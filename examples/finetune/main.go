@@ -120,9 +120,7 @@ func run(ctx context.Context) error {
 			return []progress.Value{progress.V("eval_loss", now)}, comm.Agree(ctx, pg, err)
 		}
 	}
-	warmUp := c.Steps()/20 + 1
-	c.LR = schedule.Sequence(schedule.Phase{Steps: warmUp, Schedule: schedule.WarmUp(*rate, warmUp)},
-		schedule.Phase{Schedule: schedule.Cosine(*rate, 0, max(c.Steps()-warmUp, 1))})
+	c.LR = schedule.Linear(*rate, 0, max(c.Steps(), 1))
 	if err = train.Run(ctx, pg, &c); err != nil || model.Stopping() || pg.Rank() > 0 {
 		return err
 	}
