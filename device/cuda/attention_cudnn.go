@@ -79,7 +79,7 @@ type flashWay struct {
 }
 
 // shape returns the key of the plans for a. It returns false if cuDNN has no kernel for a: if a has an arbitrary mask,
-// a window or empty operands, or if its heads are not whole packs.
+// a window, starts of documents or empty operands, or if its heads are not whole packs.
 func (f *flash) shape(o kernels.Heads, a kernels.Attend) (flashShape, bool) {
 	z := flashShape{
 		flashKind{a.Q.Data.DType, a.Q.H, a.K.H, a.Q.T, a.K.T, a.Q.D, a.Causal},
