@@ -31,11 +31,10 @@
 // # Chats and other documents
 //
 // [OpenDocuments] reads chats, prompts with completions, and texts from JSON lines. A function of the program turns a
-// document into tokens, and says which of them are labels. With packages hf/tokenizer and hf/chat:
+// document into tokens, and says which of them are labels. Package hf/chat has one for the tokenizers and templates of
+// Hugging Face:
 //
-//	set, err := data.OpenDocuments("chats/*.jsonl", 4096, func(d *data.Document) ([]int, []bool, error) {
-//		return template.Encode(tok, d.Messages, &chat.Options{Prompt: d.Hidden, Tools: d.Tools})
-//	}, &data.DocumentsOptions{Pack: true})
+//	set, err := data.OpenDocuments("chats/*.jsonl", 4096, chat.Documents(tok, template), &data.DocumentsOptions{Pack: true})
 //
 // Without Pack, a row is a document, and the rows of a batch are padded to the longest. With Pack, a row has as many
 // documents as fit in, so that little is computed for padding. Attention then has to stay within the documents, and
