@@ -1,7 +1,6 @@
 package gguf
 
 import (
-	"bufio"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -50,16 +49,15 @@ func write(ctx context.Context, path string, m *decoder.Model, dir string, kind 
 	}
 	dev := cpu.New(nil)
 	err = files.Write(path, 0o666, func(w io.Writer) error {
-		out := bufio.NewWriterSize(w, 1<<20)
-		if _, err := out.Write(f.head()); err != nil {
+		if _, err := w.Write(f.head()); err != nil {
 			return err
 		}
 		for _, t := range f.tensors {
-			if err := t.write(ctx, out, dev); err != nil {
+			if err := t.write(ctx, w, dev); err != nil {
 				return fmt.Errorf("tensor %s: %w", t.name, err)
 			}
 		}
-		return out.Flush()
+		return nil
 	})
 	return errors.Join(err, dev.Close())
 }

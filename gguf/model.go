@@ -100,7 +100,7 @@ func (f *file) describeRope(name string, r decoder.Rope, size int) error {
 		for i := range plain {
 			plain[i] /= frequencies[i]
 		}
-		f.tensors = append(f.tensors, tensor{name: "rope_freqs.weight", kind: F32, shape: device.Shape{len(plain)}, data: put(nil, plain)})
+		f.tensors = append(f.tensors, tensor{name: "rope_freqs.weight", kind: F32, shape: device.Shape{len(plain)}, values: plain})
 	}
 	return nil
 }

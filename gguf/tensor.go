@@ -33,18 +33,18 @@ var formats = map[Type]struct {
 
 // tensor is a tensor of a file.
 type tensor struct {
-	name  string
-	kind  Type
-	shape device.Shape
-	heads int           // 0 unless the rows of this many heads change places: see source
-	p     *nn.Parameter // nil if data is set
-	data  []byte        // the elements as Float32
+	name   string
+	kind   Type
+	shape  device.Shape
+	heads  int           // 0 unless the rows of this many heads change places: see source
+	p      *nn.Parameter // nil if there are values
+	values []float32
 }
 
 // bytes returns the size of the elements in the file.
 func (t *tensor) bytes() int { return t.shape.Len() / formats[t.kind].elements * formats[t.kind].bytes }
 
-// source returns which row of the parameter is row i of the tensor. A model in transformers' files rotates element j of
+// source returns which row of a parameter, or of some of its heads, is row i of the tensor. A model in transformers' files rotates element j of
 // the first half of a head with element j of the second. Some architectures of llama.cpp rotate adjacent elements.
 func (t *tensor) source(i int) int {
 	if t.heads == 0 {
@@ -54,20 +54,38 @@ func (t *tensor) source(i int) int {
 	return i - i%size + i%2*(size/2) + i%size/2
 }
 
-// write writes the elements and the padding after them. Parameters that are not placed are read with dev.
+// write writes the elements and the padding after them, a few megabytes at a time. dev is for what is not placed.
 func (t *tensor) write(ctx context.Context, w io.Writer, dev device.Device) (err error) {
-	data := t.data
-	if t.p != nil {
-		if data, err = read(ctx, t.p, dev); err != nil {
+	var v *autograd.Variable
+	switch {
+	case t.p == nil:
+		v = autograd.FromSlice(dev, t.values, t.shape...)
+	case t.p.Placed():
+		v = t.p.Var()
+	default:
+		if v, err = t.p.Initial(dev); err != nil {
 			return err
 		}
+		defer v.Free()
 	}
-	row, b := make([]float32, t.shape.Len()/t.shape[0]), []byte(nil)
-	for i := range t.shape[0] {
-		if _, err := binary.Decode(data[t.source(i)*4*len(row):], binary.LittleEndian, row); err != nil {
-			return err
+	length := t.shape.Len() / t.shape[0]
+	row, b, some := make([]float32, length), []byte(nil), max(1<<20/length, 1)
+	if t.heads > 0 { // whole heads
+		size := t.shape[0] / t.heads
+		some = max(some/size, 1) * size
+	}
+	for first := 0; first < t.shape[0]; first += some {
+		var data []byte
+		autograd.NoGrad(v.Device(), func() {
+			data, err = autograd.Cast(autograd.Slice(v, 0, first, first+some, 1), device.Float32).Bytes(ctx)
+		})
+		b = b[:0]
+		for i := 0; i*4*length < len(data) && err == nil; i++ {
+			if _, err = binary.Decode(data[t.source(i)*4*length:], binary.LittleEndian, row); err == nil {
+				b, err = appendRow(b, t.kind, row)
+			}
 		}
-		if b, err = appendRow(b[:0], t.kind, row); err != nil {
+		if err != nil {
 			return err
 		}
 		if _, err := w.Write(b); err != nil {
@@ -76,27 +94,6 @@ func (t *tensor) write(ctx context.Context, w io.Writer, dev device.Device) (err
 	}
 	_, err = w.Write(padding(t.bytes()))
 	return err
-}
-
-// read returns the elements of a parameter as Float32.
-func read(ctx context.Context, p *nn.Parameter, dev device.Device) (data []byte, err error) {
-	var v *autograd.Variable
-	if p.Placed() {
-		v = p.Var()
-	} else {
-		if v, err = p.Initial(dev); err != nil {
-			return nil, err
-		}
-		defer v.Free()
-	}
-	autograd.NoGrad(v.Device(), func() {
-		wide := autograd.Cast(v, device.Float32)
-		if wide != v {
-			defer wide.Free()
-		}
-		data, err = wide.Bytes(ctx)
-	})
-	return data, err
 }
 
 // appendRow appends a row as numbers of type kind. Blocks of Q8_0 are llama.cpp's: the largest element becomes 127, and

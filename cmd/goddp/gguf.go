@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 
 	"github.com/spf13/pflag"
 
@@ -42,6 +43,7 @@ Exit codes: 0 it is written; 1 DIR cannot be read or converted, or FILE not writ
 	if fs.NArg() != 2 {
 		return usagef("want a folder and a file, got %d arguments", fs.NArg())
 	}
+	debug.SetGCPercent(20) // a weight that was written is garbage, and may be gigabytes
 	f, err := hf.Open(fs.Arg(0))
 	if err != nil {
 		return err
