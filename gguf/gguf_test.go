@@ -207,6 +207,53 @@ func TestFile(t *testing.T) {
 	}
 }
 
+// A large matrix is converted in parts of whole heads.
+func TestLargeMatrix(t *testing.T) {
+	dev := newDevice(t)
+	m := newModel(t, dev, decoder.Config{Vocab: 280, Hidden: 40, Feedforward: 8, Heads: 1700, KeyHeads: 1, HeadSize: 16, Layers: make([]decoder.Layer, 1)}, nil)
+	path := filepath.Join(t.TempDir(), "model.gguf")
+	if err := gguf.Write(t.Context(), path, m, sentencePiece(t), gguf.F32); err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(m.Parameters(), func(p *nn.Parameter) bool { return p.Name() == "model.layers.0.self_attn.q_proj.weight" })
+	checkTensor(t, "blk.0.attn_q.weight", gguf.F32, 0, read(t, path).tensors["blk.0.attn_q.weight"], m.Parameters()[i])
+}
+
+// GPT-2 has llama.cpp's names, and Float32 where llama.cpp wants it.
+func TestGPT2(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "model.gguf")
+	m := newModel(t, newDevice(t), configs["gpt2"], nil)
+	if err := gguf.Write(t.Context(), path, m, byteLevel(t, map[string]any{"type": "ByteLevel"}), gguf.Q8_0); err != nil {
+		t.Fatal(err)
+	}
+	c := read(t, path)
+	for key, want := range map[string]any{
+		"general.architecture": "gpt2", "gpt2.context_length": uint32(128), "gpt2.block_count": uint32(3), "gpt2.embedding_length": uint32(64),
+		"gpt2.feed_forward_length": uint32(256), "gpt2.attention.head_count": uint32(4), "gpt2.attention.layer_norm_epsilon": float32(1e-5),
+	} {
+		if c.keys[key] != want {
+			t.Errorf("%s is %v, want %v", key, c.keys[key], want)
+		}
+	}
+	want := map[string]uint32{"token_embd.weight": 8, "position_embd.weight": 0, "output_norm.weight": 0, "output_norm.bias": 0}
+	for i := range 3 {
+		for _, name := range []string{"attn_norm", "attn_qkv", "attn_output", "ffn_norm", "ffn_up", "ffn_down"} {
+			kind := uint32(8)
+			if strings.HasSuffix(name, "_norm") {
+				kind = 0
+			}
+			want[fmt.Sprintf("blk.%d.%s.weight", i, name)], want[fmt.Sprintf("blk.%d.%s.bias", i, name)] = kind, 0
+		}
+	}
+	got := map[string]uint32{}
+	for name, x := range c.tensors {
+		got[name] = x.kind
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("the tensors' types are %v, want %v", got, want)
+	}
+}
+
 // checkTensor checks the type, shape and elements of a tensor.
 func checkTensor(t *testing.T, name string, kind gguf.Type, number uint32, got contentsTensor, p *nn.Parameter) {
 	shape := p.Shape()
@@ -267,8 +314,15 @@ func TestTokenizerKeys(t *testing.T) {
 	})
 	write(t, folder, "tokenizer_config.json", `{"bos_token": null, "chat_template": [{"name": "tools", "template": "t"}, {"name": "default", "template": "d"}]}`)
 	write(t, folder, "special_tokens_map.json", `{"pad_token": {"content": "hello"}}`)
-	write(t, folder, "config.json", `{"bos_token_id": 7, "eos_token_id": [1, 2], "pad_token_id": -1}`)
-	check(map[string]any{"ggml.bos_token_id": uint32(7), "ggml.eos_token_id": nil, "ggml.padding_token_id": uint32(259), "chat_template": "d"})
+	write(t, folder, "config.json", `{"bos_token_id": 7, "eos_token_id": [1, 2], "pad_token_id": 3, "unk_token_id": -1}`)
+	check(map[string]any{
+		"ggml.bos_token_id": uint32(7), "ggml.eos_token_id": nil, "ggml.padding_token_id": uint32(259), "ggml.unknown_token_id": nil, "chat_template": "d",
+	})
+	around := `{"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "he"}}, {"Sequence": {"id": "A"}}, {"SpecialToken": {"id": "<|end|>"}}]}`
+	text := string(must.New(os.ReadFile(filepath.Join(folder, "tokenizer.json"))))
+	write(t, folder, "tokenizer.json", strings.Replace(text, `"post_processor":null`, `"post_processor":`+around, 1))
+	write(t, folder, "tokenizer_config.json", `{"bos_token": "<|end|>", "eos_token": "<|end|>"}`)
+	check(map[string]any{"ggml.add_bos_token": false, "ggml.add_eos_token": true, "chat_template": nil})
 	write(t, folder, "chat_template.jinja", "{{ file }}")
 	check(map[string]any{"chat_template": "{{ file }}"})
 }
