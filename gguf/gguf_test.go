@@ -308,8 +308,8 @@ func TestTokenizerKeys(t *testing.T) {
 		}
 	}
 	check(map[string]any{
-		"ggml.model": "gpt2", "ggml.pre": "gpt-2", "ggml.merges": []any{"h e", "l l", "he ll", "hell o", "Ġ w"},
-		"ggml.bos_token_id": uint32(261), "ggml.eos_token_id": uint32(261), "ggml.padding_token_id": nil, "ggml.scores": nil,
+		"ggml.model": "gpt2", "ggml.pre": "gpt-2", "ggml.merges": []any{"h e", "l l", "he ll", "hell o", "Ġ w", "1 2"},
+		"ggml.bos_token_id": uint32(262), "ggml.eos_token_id": uint32(262), "ggml.padding_token_id": nil, "ggml.scores": nil,
 		"ggml.add_bos_token": false, "ggml.add_eos_token": false, "chat_template": "{{ messages }}",
 	})
 	write(t, folder, "tokenizer_config.json", `{"bos_token": null, "chat_template": [{"name": "tools", "template": "t"}, {"name": "default", "template": "d"}]}`)
@@ -496,12 +496,12 @@ func byteLevel(t *testing.T, pretokenizer any) string {
 		}
 		vocab[string(r)] = b
 	}
-	merges := []string{"h e", "l l", "he ll", "hell o", "Ġ w"}
-	for i, m := range []string{"he", "ll", "hell", "hello", "Ġw"} {
+	merges := []string{"h e", "l l", "he ll", "hell o", "Ġ w", "1 2"}
+	for i, m := range []string{"he", "ll", "hell", "hello", "Ġw", "12"} {
 		vocab[m] = 256 + i
 	}
 	file := map[string]any{
-		"added_tokens":  []any{map[string]any{"id": 261, "content": "<|end|>", "special": true}},
+		"added_tokens":  []any{map[string]any{"id": 262, "content": "<|end|>", "special": true}},
 		"pre_tokenizer": pretokenizer,
 		"normalizer":    nil, "post_processor": nil, "decoder": map[string]any{"type": "ByteLevel"},
 		"model": map[string]any{"type": "BPE", "vocab": vocab, "merges": merges},
