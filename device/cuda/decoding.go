@@ -47,7 +47,7 @@ type attendLastArgs struct {
 
 // The constants have the same values in kernels/decoding.cu.
 const (
-	splitPositions = 256
+	splitPositions = 64
 	decodeThreads  = 128
 	decodeGroup    = 8
 )
