@@ -10,7 +10,7 @@
 //
 // # Models
 //
-// A file has that one of llama.cpp's architectures which computes the same as the [decoder.Model]:
+// [Write] chooses the architecture of llama.cpp that computes the same as the model:
 //
 //	llama     Llama, Mistral, SmolLM2 and others; also with biases; llama3, linear and yarn scaling
 //	qwen2     biases of queries, keys and values; linear and yarn scaling
@@ -18,8 +18,8 @@
 //	smollm3   every fourth layer without rotary positions; linear and yarn scaling
 //	gpt2
 //
-// llama.cpp has no windows for these architectures: each token attends to all before it. So its results differ from the
-// model's from the first token on that lies outside of a window. The file states a window that all layers have.
+// llama.cpp has no sliding windows for these architectures. If a text is longer than the model's window, its results
+// differ from the model's. The file states the window if all layers have the same.
 //
 // # Types
 //
@@ -37,6 +37,6 @@
 //
 // The tokenizer is that of tokenizer.json in the folder: byte-level BPE whose pre-tokenizer is GPT-2's, Llama 3's, Qwen 2's
 // (also Qwen 3's), SmolLM's or Mistral NeMo's; or BPE of characters with byte_fallback, as of Llama 2, TinyLlama and
-// Mistral 7B. Special tokens and the template of chats are from tokenizer_config.json, special_tokens_map.json,
+// Mistral 7B. Special tokens and the chat template are from tokenizer_config.json, special_tokens_map.json,
 // chat_template.jinja and config.json.
 package gguf

@@ -353,7 +353,7 @@ func TestErrors(t *testing.T) {
 			want: "llama3 scaling of rotary positions, want linear or yarn for llama.cpp's architecture qwen2"},
 		"layers without rotary": {config: llama(func(c *decoder.Config) { c.Layers[1].NoRope = true }), want: "llama.cpp has no such architecture"},
 		"norms and biases":      {config: llama(func(c *decoder.Config) { c.NormHeads, c.QKVBias = true, true }), want: "llama.cpp has no such architecture"},
-		"large token":           {config: llama(func(c *decoder.Config) { c.Vocab = 260 }), want: "has number 26"},
+		"large token":           {config: llama(func(c *decoder.Config) { c.Vocab = 260 }), want: "want less than 260, the vocabulary of the model"},
 		"no tokenizer":          {tokenizer: func(string) string { return "" }, want: "tokenizer.json: no such file or directory: want the file that transformers' save_pretrained writes"},
 		"bad tokenizer":         {tokenizer: func(string) string { return "{" }, want: "tokenizer.json: unexpected end of JSON input"},
 		"unigram":               {tokenizer: replaced(`"BPE"`, `"Unigram"`), want: `tokenizer.json: a model of type "Unigram", want BPE`},

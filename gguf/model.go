@@ -12,7 +12,7 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// describe sets the keys of a model, which has llama.cpp's architecture that computes the same.
+// describe sets the keys of a model.
 func (f *file) describe(m *decoder.Model) error {
 	c, ok := m.Config().(decoder.Config)
 	if !ok {
@@ -21,22 +21,9 @@ func (f *file) describe(m *decoder.Model) error {
 		f.set("gpt2.attention.layer_norm_epsilon", c.NormEps)
 		return nil
 	}
-	name := "llama"
-	hasBias, isQwen2 := c.QKVBias || c.OutBias || c.FeedforwardBias, c.QKVBias && !c.OutBias && !c.FeedforwardBias
-	rotatesAll, rotatesThree := true, true
-	for i, l := range c.Layers {
-		rotatesAll = rotatesAll && !l.NoRope
-		rotatesThree = rotatesThree && l.NoRope == (i%4 == 3)
-	}
-	switch {
-	case rotatesAll && c.NormHeads && !hasBias:
-		name = "qwen3"
-	case rotatesAll && !c.NormHeads && isQwen2:
-		name = "qwen2"
-	case !rotatesAll && rotatesThree && !c.NormHeads && !hasBias:
-		name = "smollm3"
-	case !rotatesAll || c.NormHeads:
-		return errors.New("llama.cpp has no such architecture: heads may be normalized, or every fourth layer be without rotary positions, in a model without biases")
+	name, err := architecture(c)
+	if err != nil {
+		return err
 	}
 	if name == "llama" || name == "smollm3" {
 		f.heads = [2]int{c.Heads, c.KeyHeads}
@@ -46,10 +33,31 @@ func (f *file) describe(m *decoder.Model) error {
 	f.set(name+".attention.key_length", c.HeadSize)
 	f.set(name+".attention.value_length", c.HeadSize)
 	f.set(name+".attention.layer_norm_rms_epsilon", c.NormEps)
-	if windows := slices.CompactFunc(slices.Clone(c.Layers), func(a, b decoder.Layer) bool { return a.Window == b.Window }); len(windows) == 1 && windows[0].Window > 0 {
-		f.set(name+".attention.sliding_window", windows[0].Window)
+	otherWindow := func(l decoder.Layer) bool { return l.Window != c.Layers[0].Window }
+	if len(c.Layers) > 0 && c.Layers[0].Window > 0 && !slices.ContainsFunc(c.Layers, otherWindow) {
+		f.set(name+".attention.sliding_window", c.Layers[0].Window)
 	}
 	return f.describeRope(name, c.Rope, c.HeadSize)
+}
+
+// architecture returns the name of llama.cpp's architecture that computes the same as a model.
+func architecture(c decoder.Config) (string, error) {
+	hasBias, rotatesAll, rotatesThree := c.QKVBias || c.OutBias || c.FeedforwardBias, true, true // of four layers
+	for i, l := range c.Layers {
+		rotatesAll = rotatesAll && !l.NoRope
+		rotatesThree = rotatesThree && l.NoRope == (i%4 == 3)
+	}
+	switch {
+	case rotatesAll && c.NormHeads && !hasBias:
+		return "qwen3", nil
+	case rotatesThree && !rotatesAll && !c.NormHeads && !hasBias:
+		return "smollm3", nil
+	case !rotatesAll || c.NormHeads:
+		return "", errors.New("llama.cpp has no such architecture: heads may be normalized, or every fourth layer be without rotary positions, in a model without biases")
+	case c.QKVBias && !c.OutBias && !c.FeedforwardBias:
+		return "qwen2", nil
+	}
+	return "llama", nil
 }
 
 // sizes sets the keys that all architectures have.

@@ -16,7 +16,7 @@ import (
 type tokenizer struct {
 	Model struct {
 		Type         string          // "" in old files of BPE
-		Vocab        json.RawMessage // of BPE: the numbers of the tokens
+		Vocab        json.RawMessage // of BPE: the tokens' ids
 		Merges       []any           // "a b", or in newer files ["a", "b"]
 		Unknown      string          `json:"unk_token"`
 		ByteFallback bool            `json:"byte_fallback"`
@@ -87,7 +87,7 @@ func readJSON(path string, v any) error {
 	return nil
 }
 
-// describeTokens sets the tokens and their types, returns the tokens, and sets ids to their numbers.
+// describeTokens sets the tokens and their types, returns the tokens, and sets ids.
 func (f *file) describeTokens(t *tokenizer, ids map[string]int) ([]string, error) {
 	if t.Model.Type != "BPE" && (t.Model.Type != "" || t.Model.Merges == nil) {
 		return nil, fmt.Errorf("a model of type %q, want BPE", t.Model.Type)
@@ -115,7 +115,7 @@ func (f *file) describeTokens(t *tokenizer, ids map[string]int) ([]string, error
 	}
 	for token, id := range ids {
 		if id < 0 || id >= f.vocab {
-			return nil, fmt.Errorf("token %q has number %d, want less than the %d of the model's logits", token, id, f.vocab)
+			return nil, fmt.Errorf("token %q has id %d, want less than %d, the vocabulary of the model", token, id, f.vocab)
 		}
 		tokens[id], types[id] = token, max(kinds[token], normal)
 	}
@@ -200,8 +200,8 @@ func (f *file) describeMerges(t *tokenizer, tokens []string) error {
 	return nil
 }
 
-// describeSpecial sets the special tokens and the template of chats. Their names are in tokenizer_config.json, or in
-// special_tokens_map.json in older folders; GPT-2's folder has only their numbers, in config.json.
+// describeSpecial sets the special tokens and the chat template. The special tokens are in tokenizer_config.json, or in
+// special_tokens_map.json in older folders. GPT-2's folder has only their ids, in config.json.
 func (f *file) describeSpecial(dir string, t *tokenizer, ids map[string]int) error {
 	settings := map[string]any{}
 	for _, name := range []string{"config.json", "special_tokens_map.json", "tokenizer_config.json"} {
