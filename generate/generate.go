@@ -18,6 +18,7 @@ import (
 type Options struct {
 	MaxTokens int   // the maximum number of new tokens in a row; 0 means as many as the Generator has positions for
 	Stop      []int // a row ends after one of these tokens
+	Vocab     int   // if positive, only tokens below it are chosen: a model may have more, so that its sizes are even
 
 	Temperature       float64 // the logits are divided by it; 0 chooses the most probable token
 	TopK              int     // if positive, only the TopK most probable tokens are chosen from
@@ -31,7 +32,7 @@ type Options struct {
 }
 
 // reads reports whether the choice needs the logits on the host.
-func (o *Options) reads() bool { return o.Temperature > 0 || o.penalty() != 1 }
+func (o *Options) reads() bool { return o.Temperature > 0 || o.Vocab > 0 || o.penalty() != 1 }
 
 func (o *Options) penalty() float64 { return cmp.Or(o.RepetitionPenalty, 1) }
 

@@ -30,6 +30,9 @@ func sample(rows []*row, logits []byte, width int) []int {
 			continue
 		}
 		x := unsafe.Slice((*float32)(unsafe.Pointer(&logits[i*width])), width/4)
+		if v := r.o.Vocab; v > 0 && v < len(x) {
+			x = x[:v]
+		}
 		wg.Go(func() { chosen[i] = r.choose(x) })
 	}
 	wg.Wait()

@@ -15,8 +15,6 @@ import (
 	"flag"
 	"fmt"
 	"maps"
-	"math"
-	"math/rand/v2"
 	"os"
 	"slices"
 	"strings"
@@ -30,6 +28,7 @@ import (
 	"github.com/goddp/goddp/ddp/zero"
 	"github.com/goddp/goddp/decoder"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/generate"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 	"github.com/goddp/goddp/optim/schedule"
@@ -71,7 +70,7 @@ var (
 	resume = flag.String("resume", "", "`folder` to save checkpoints in and to resume from")
 	every  = flag.Int("save-every", 1000, "number of steps between two checkpoints; one is also saved after each epoch and at the end")
 	save   = flag.String("save", "", "write the parameters to `file`, in the format of safetensors")
-	sample = flag.Int("sample", 200, "number of tokens to print at the end")
+	sample = flag.Int("sample", 200, "number of tokens to print at the end, at most those of the context")
 	prompt = flag.String("prompt", "\n", "`text` that these tokens continue, with --text")
 )
 
@@ -204,7 +203,7 @@ func run(ctx context.Context) error {
 	if err != nil || model.Stopping() || pg.Rank() != 0 {
 		return err
 	}
-	return generate(ctx, net, pg.Device(), c)
+	return sampleText(ctx, net, c)
 }
 
 // distribute averages the gradients of net over the group, and makes its optimizer. With --zero each process
@@ -245,37 +244,30 @@ func newOptimizer(params []*nn.Parameter, decay float64, masters bool) (*optim.A
 	return optim.NewAdamW(rest, &o, decayed)
 }
 
-// generate draws *sample tokens, each by the model's probabilities given the tokens before it. It prints
-// them as text if tokens are bytes, else as numbers.
-func generate(ctx context.Context, net *decoder.Model, dev device.Device, c decoder.GPT2Config) error {
-	rng := rand.New(rand.NewPCG(*seed, 1))
-	ids := []int64{int64(*vocab - 1)} // the token before each text in shards of GPT-2's tokens
+// sampleText draws *sample tokens, or as many as the context has, each by the model's probabilities given the tokens
+// before it. It prints them as text if tokens are bytes, else as numbers.
+func sampleText(ctx context.Context, net *decoder.Model, c decoder.GPT2Config) error {
+	ids := []int{*vocab - 1} // the token before each text in shards of GPT-2's tokens
 	if *text != "" {
 		ids = nil
 		for _, b := range []byte(*prompt) {
-			ids = append(ids, int64(b))
+			ids = append(ids, int(b))
 		}
 	}
-	before := len(ids)
-	for range *sample {
-		var logits []float64
-		var err error
-		autograd.NoGrad(dev, func() {
-			in := ids[max(0, len(ids)-c.Positions):]
-			y := net.Hidden(autograd.Reshape(autograd.FromSlice(dev, in), 1, len(in)), nil)
-			logits, err = net.Logits(autograd.Slice(y, 1, len(in)-1, len(in), 1)).Read(ctx)
-		})
-		if err != nil {
-			return err
-		}
-		ids = append(ids, draw(rng, logits[:min(len(logits), *vocab)]))
+	g, err := generate.New(net, 1, c.Positions)
+	if err != nil {
+		return err
+	}
+	rows, err := g.Generate(ctx, [][]int{ids}, &generate.Options{MaxTokens: *sample, Vocab: min(c.Vocab, *vocab), Temperature: 1, Seed: *seed})
+	if err != nil {
+		return err
 	}
 	if *text == "" {
-		fmt.Println(ids[before:])
+		fmt.Println(rows[0])
 		return nil
 	}
 	var bytes []byte
-	for _, id := range ids[before:] {
+	for _, id := range rows[0] {
 		bytes = append(bytes, byte(id))
 	}
 	fmt.Println(strings.Map(printable, string(bytes)))
@@ -288,23 +280,6 @@ func printable(r rune) rune {
 		return r
 	}
 	return unicode.ReplacementChar
-}
-
-// draw returns a random index of logits, drawn by their softmax. It overwrites logits.
-func draw(rng *rand.Rand, logits []float64) int64 {
-	var sum float64
-	top := slices.Max(logits)
-	for i, l := range logits {
-		logits[i] = math.Exp(l - top)
-		sum += logits[i]
-	}
-	at := rng.Float64() * sum
-	for i, p := range logits {
-		if at -= p; at < 0 {
-			return int64(i)
-		}
-	}
-	return int64(len(logits) - 1)
 }
 
 func main() {
