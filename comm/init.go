@@ -172,7 +172,8 @@ func (j *joiner) joinGroup(ctx context.Context, dev device.Device, connect func(
 	}
 	if j.isElastic { // all members wait for this
 		var cancel context.CancelFunc
-		ctx, cancel = awake.WithTimeoutCause(ctx, regroupTime, fmt.Errorf("%w after %v", ErrTimeout, regroupTime))
+		limit := max(regroupTime, j.Timeout/4)
+		ctx, cancel = awake.WithTimeoutCause(ctx, limit, fmt.Errorf("%w after %v", ErrTimeout, limit))
 		defer cancel()
 	}
 	if err := j.joinSession(ctx, client, session); err != nil {

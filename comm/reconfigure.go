@@ -34,8 +34,8 @@ type Membership struct {
 	Source  int
 }
 
-// regroupTime bounds the time in which the members of an epoch connect to each other. All of them are ready when it
-// begins, so only a network between them that is broken takes longer.
+// regroupTime bounds the time in which the members of an epoch connect to each other, if a quarter of Options.Timeout is
+// less. All of them are ready when it begins.
 const regroupTime = time.Minute
 
 // ErrReleased is the error of Reconfigure in a process that shall end: the job goes on without it.

@@ -237,7 +237,7 @@ func TestInvalidInput(t *testing.T) {
 		`--text "" and --tokens "": want exactly one of them`:                                  "gpt",
 		"text: 5 bytes, want more than one window of 128":                                      "gpt --text text",
 		`--size 1T, want one of ["124M" "1558M" "355M" "774M"]`:                                "gpt --text text --size 1T",
-		"4 layers and 3 heads of a width of 128":                                               "gpt --text text --heads 3",
+		"4 layers and 3 heads of a hidden size of 128":                                         "gpt --text text --heads 3",
 		`no file matches "none*.bin"`:                                                          "gpt --tokens none*.bin",
 		"--steps 5, --batch 8 and --warmup 9, want at least 1":                                 "gpt --text text --context 2 --steps 5 --warmup 9",
 		`--model 18, want one of ["101" "152" "50"]`:                                           "resnet --model 18",

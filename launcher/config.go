@@ -258,7 +258,10 @@ func (c *Config) check() error {
 	if c.MaxRestarts < 0 {
 		return fmt.Errorf("%d restarts: want 0 or more", c.MaxRestarts)
 	}
-	if c.MinWorkers < 1 || c.Nodes == nil && c.MinWorkers > c.Workers {
+	if c.MinWorkers < 1 {
+		return fmt.Errorf("at least %d workers: want 1 or more", c.MinWorkers)
+	}
+	if c.Nodes == nil && c.MinWorkers > c.Workers {
 		return fmt.Errorf("at least %d workers: want 1 to %d, which the job has", c.MinWorkers, c.Workers)
 	}
 	if c.SilenceLimit < LeastSilence {

@@ -77,6 +77,7 @@ type (
 	jobEnded struct {
 		verdict verdict
 		err     error // why the job is broken, if the verdict is broken
+		kills   bool  // SIGKILL, because workers of other nodes may count those of this node as dead
 	}
 	startFailed struct { // worker local could not be started; workers of higher local ranks are not started
 		local int
@@ -203,7 +204,7 @@ func (c *core) Step(ev event) []action {
 			return c.end(ev)
 		}
 		c.ending = &ev
-		return c.stopOrdered(false, false)
+		return c.stopOrdered(false, ev.kills)
 
 	case startFailed:
 		c.alive = slices.DeleteFunc(c.alive, func(local int) bool { return local >= ev.local })
@@ -303,8 +304,8 @@ func (c *core) stopOrdered(gently, kills bool) []action {
 			return c.stop(doSignal, syscall.SIGTERM)
 		}
 		return c.stop(doAbort, syscall.SIGTERM)
-	case c.phase == stopping && c.gentle && !gently:
-		c.gentle = false
+	case c.phase == stopping && (c.gentle || c.asking) && !gently && len(c.alive) > 0:
+		c.gentle, c.asking = false, false
 		return []action{c.toAlive(doAbort, syscall.SIGTERM)}
 	case c.phase == waiting && c.attempted && c.verdict == succeeded: // the rendezvous may have known of the success before it ordered the stop
 		return []action{c.tellEnd()}

@@ -92,7 +92,7 @@ func parseEvent(t *testing.T, d *datadriven.TestData, now time.Time) event {
 			d.Fatalf(t, "end wants a verdict")
 		}
 		if v == broken {
-			return jobEnded{v, errors.New("port in use")}
+			return jobEnded{verdict: v, err: errors.New("port in use")}
 		}
 		return jobEnded{verdict: v}
 	case "start-failed":

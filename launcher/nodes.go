@@ -200,7 +200,7 @@ func (a *agent) ordered(o *rendezvous.Order) event {
 		}
 		return stopOrdered{o.Stop.Gently, o.Stop.Kills}
 	case o.Err != nil:
-		return jobEnded{verdict: broken, err: o.Err}
+		return jobEnded{verdict: broken, err: o.Err, kills: a.cfg.OnFailure != Restart} // the others may go on without this node already
 	case o.Verdict != nil:
 		return a.judged(o.Verdict)
 	case o.Start != nil:

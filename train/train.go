@@ -265,6 +265,9 @@ func (r *run) compare(ctx context.Context) error {
 			return fmt.Errorf("train: LR(%d) is %v on rank %d and %v on rank 0: want the same schedule on all ranks", r.step, its.LR, rank, all[0].LR)
 		}
 	}
+	if r.evaluated == never {
+		r.evaluated = -1 // from now on only ranks that join later have no say
+	}
 	return nil
 }
 

@@ -236,13 +236,14 @@ func sumOf(path string) (string, error) {
 
 // run starts the hosts, forwards signals to all of them, and waits until all have ended. It returns the exit code
 // of the host that failed first, with two exceptions:
-//   - An elastic job continues without a failed host. For an elastic job, run returns the exit code of the host
-//     that ended last.
+//   - An elastic job continues without a failed host. For an elastic job, run returns 0 if a host succeeded, else the
+//     exit code of the host that ended last.
 //   - If the connection to a host is lost, the other hosts stop. They may end before ssh detects the loss. run
 //     nevertheless returns the exit code of the lost host.
 func (j *hostsJob) run(signals <-chan os.Signal) (code int) {
 	const stopped = 128 + int(syscall.SIGTERM)
 	ended := make(chan *sshHost)
+	succeeded := false
 	running := slices.Clone(j.hosts)
 	for _, h := range running {
 		go func() {
@@ -299,8 +300,12 @@ func (j *hostsJob) run(signals <-chan os.Signal) (code int) {
 			wait()
 		case h := <-ended:
 			running = slices.DeleteFunc(running, func(other *sshHost) bool { return other == h })
+			succeeded = succeeded || h.code == 0
 			if code == 0 || j.elastic || code == stopped && requests == 0 && h.code != 0 {
 				code = h.code
+			}
+			if j.elastic && succeeded {
+				code = 0
 			}
 			if h.code != 0 && late == nil && !j.elastic {
 				wait()

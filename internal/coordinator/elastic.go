@@ -79,13 +79,15 @@ func (s *Server) Gone(worker int, how string, done bool) (goesOn bool) {
 	return goesOn
 }
 
-// Epoch returns the number of the current epoch of an elastic job, and whether a worker is one of its members. The
-// number is 0 if no epoch has begun: then the program has not declared that it goes on without lost workers.
+// Epoch returns the number of the current epoch of an elastic job, and whether a worker is one of its members and was not
+// released. The number is 0 if no epoch has begun: then the program has not declared that it goes on without lost
+// workers.
 func (s *Server) Epoch(worker int) (number int, isMember bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.elastic.membership
-	return m.epoch, m.epochOf(worker) > 0
+	w := m.worker(worker)
+	return m.epoch, m.epochOf(worker) > 0 && !(w != nil && w.released)
 }
 
 // Drain asks a worker of an elastic job to leave. The members' epoch ends, and the next one begins without the worker,

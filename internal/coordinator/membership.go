@@ -33,6 +33,7 @@ type worker struct {
 	report   *Ready // nil: not ready
 	leaves   bool   // is no member of the next epoch
 	expelled bool   // the agent has the order Kill
+	released bool   // it has the order Release: its end is not the job's
 }
 
 // Ready is what a worker reports when it waits for the next epoch.
@@ -85,8 +86,12 @@ func (m *Membership) Start(id int) []Order {
 func (m *Membership) Ready(id int, r Ready) []Order {
 	m.out = nil
 	w := m.worker(id)
-	if w == nil || w.expelled {
+	if w == nil {
 		return m.out // about to be gone
+	}
+	if w.expelled { // its process may have started after the order
+		m.order(Order{Verb: Kill, Workers: []int{id}})
+		return m.out
 	}
 	if want := m.epochOf(id); r.Epoch != want {
 		m.expel(w)
@@ -110,7 +115,7 @@ func (m *Membership) Unready(id int) []Order {
 // member, all members have committed the last step then, and any number of them can end the job.
 func (m *Membership) Gone(id int, done bool) []Order {
 	m.out = nil
-	if done && slices.Contains(m.members, id) {
+	if w := m.worker(id); done && slices.Contains(m.members, id) && !(w != nil && w.released) {
 		m.ending, m.min = true, 1
 	}
 	m.workers = slices.DeleteFunc(m.workers, func(w *worker) bool { return w.id == id })
@@ -230,7 +235,7 @@ func (m *Membership) begin(ready []*worker) {
 	isHeld := slices.ContainsFunc(ready, func(w *worker) bool { return !w.leaves && holds(w) })
 	for _, w := range ready {
 		if w.leaves && (isHeld || !holds(w)) || m.ending && !slices.Contains(m.members, w.id) {
-			released = append(released, w.id)
+			w.released, released = true, append(released, w.id)
 			continue
 		}
 		switch {

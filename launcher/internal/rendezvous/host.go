@@ -397,14 +397,14 @@ func (h *Host) begin(act begin) error {
 	for _, a := range act.participants {
 		world += a.node.Workers
 	}
+	if least := h.opts.Limits.Survival.MinWorkers; least > world {
+		return fmt.Errorf("--min-workers %d, but the %s have %d", least, count(len(act.participants), "node"), world)
+	}
 	if err := h.services.close(); err != nil {
 		return fmt.Errorf("closing the store of round %d: %w", h.epoch, err)
 	}
 	var err error
 	h.epoch = act.epoch
-	if least := h.opts.Limits.Survival.MinWorkers; least > world {
-		return fmt.Errorf("--min-workers %d, but the %s have %d", least, count(len(act.participants), "node"), world)
-	}
 	members := &roster{agents: map[*peer]bool{}, owners: map[int]*peer{}}
 	if h.services, err = openServices(h.ctx, h.opts, world, h.elastic(members)); err != nil {
 		return err

@@ -113,7 +113,7 @@ func (r *replacements) choose(e *Exit, hasJoined bool, now time.Time) (o *StartO
 		r.failed[e.Rank] = 0
 	}
 	n := r.failed[e.Rank]
-	if n == MaxTries {
+	if n >= MaxTries {
 		return nil, 0
 	}
 	if n > 0 {
@@ -291,6 +291,7 @@ func (h *Host) started(p *peer, workers ...int) {
 func (h *Host) admit(a *agent) {
 	p, r := h.peers[a.id], h.roundOf(a)
 	for rank := a.first; rank < a.first+a.node.Workers; rank++ {
+		delete(h.services.replacements.failed, rank) // the tries were another node's
 		o := h.services.replacements.start(rank, time.Now())
 		o.Epoch = h.epoch
 		r.Starts = append(r.Starts, o)
@@ -356,7 +357,7 @@ func (h *Host) answerLeaves() {
 		isDrained = isDrained && (a == nil || !a.local || a.leaving == "")
 	}
 	for _, a := range h.core.round {
-		if a == nil || !h.peers[a.id].asks {
+		if a == nil || h.peers[a.id] == nil || !h.peers[a.id].asks { // no peer is left when the job has ended
 			continue
 		}
 		h.peers[a.id].asks = false

@@ -88,7 +88,7 @@ func train(ctx context.Context) (err error) {
 				return err
 			}
 			if step == first+1 {
-				fmt.Printf("rank %d of %d on %s trains from step %d\n", pg.Rank(), pg.Size(), host, step)
+				fmt.Printf("rank %d of %d on %s trains from step %d\n", pg.Rank(), pg.Size(), host, first)
 			}
 		}
 		return nil
