@@ -347,12 +347,20 @@ func parseDocument(line []byte) (*Document, error) {
 		Prompt        json.RawMessage
 		Completion    json.RawMessage
 		Text          *string
-		Tools         []json.RawMessage
+		Tools         json.RawMessage // an array, or its text
 	}
 	if err := json.Unmarshal(line, &l); err != nil {
 		return nil, fmt.Errorf("not a document: %w", err)
 	}
-	d := &Document{Messages: l.Messages, Tools: l.Tools}
+	d := &Document{Messages: l.Messages}
+	if inner := ""; json.Unmarshal(l.Tools, &inner) == nil {
+		l.Tools = json.RawMessage(inner)
+	}
+	if len(l.Tools) > 0 {
+		if err := json.Unmarshal(l.Tools, &d.Tools); err != nil {
+			return nil, fmt.Errorf("tools: %w", err)
+		}
+	}
 	switch {
 	case len(l.Messages) > 0:
 		return d, nil

@@ -16,10 +16,10 @@ import (
 //		logits = m.Logits(c.Continue(next, positions)) // [rows 1 vocab]; each position is p
 //	}
 type Cache struct {
-	model     *Model
-	layers    []*autograd.KVCache
-	positions int
-	err       error
+	model  *Model
+	layers []*autograd.KVCache
+	zeros  *autograd.Variable // [rows]
+	err    error
 }
 
 // NewCache returns a cache for rows of up to so many positions. m must be on a device. The memory is 2 elements of the
@@ -28,7 +28,7 @@ func (m *Model) NewCache(rows, positions int) (*Cache, error) {
 	if rows < 1 || positions < 1 || positions > m.MaxPositions() {
 		return nil, fmt.Errorf("decoder: a cache of %d rows and %d positions: want at least 1 of each, and at most the model's %d positions", rows, positions, m.MaxPositions())
 	}
-	c := &Cache{model: m, positions: positions}
+	c := &Cache{model: m}
 	for _, b := range m.blocks {
 		heads, size := b.keys()
 		w := m.tokens.Weight.Var()
@@ -38,15 +38,16 @@ func (m *Model) NewCache(rows, positions int) (*Cache, error) {
 		}
 		c.layers = append(c.layers, layer)
 	}
-	return c, nil
+	c.zeros = autograd.FromSlice(m.tokens.Weight.Var().Device(), make([]int64, rows), rows).Retain()
+	return c, c.zeros.Err()
 }
 
 // Start forgets all tokens, and computes ids, int64 [rows t], from position 0 on. The result is that of [Model.Hidden].
-// A row may be shorter than t: what follows its tokens is overwritten later, and no earlier token depends on it. first is
-// int64 [rows] of zeros.
-func (c *Cache) Start(ids, first *autograd.Variable) *autograd.Variable {
+// A row may be shorter than t: what follows its tokens is overwritten later, and no earlier token depends on it.
+func (c *Cache) Start(ids *autograd.Variable) *autograd.Variable {
+	c.err = nil
 	return c.model.Hidden(ids, &ForwardOptions{Attend: func(layer int, q, k, v *autograd.Variable, opts *autograd.AttentionOptions) *autograd.Variable {
-		c.write(layer, k, v, first)
+		c.write(layer, k, v, c.zeros)
 		return autograd.ScaledDotProductAttention(q, k, v, opts)
 	}})
 }
@@ -66,5 +67,5 @@ func (c *Cache) write(layer int, k, v, first *autograd.Variable) {
 	}
 }
 
-// Err returns the first error of writing to the cache.
+// Err returns the first error of writing to the cache since Start.
 func (c *Cache) Err() error { return c.err }

@@ -38,5 +38,6 @@
 // # Memory
 //
 // A block keeps what the gradients read. With Recompute it keeps only its input, and the backward pass computes the
-// block again. [Model.Loss] never has the logits of all tokens in memory: see [autograd.LinearCrossEntropyLoss].
+// block again. [Model.Loss] never has the logits of all tokens in memory, except with an adapter of lm_head: see
+// [autograd.LinearCrossEntropyLoss].
 package decoder

@@ -49,7 +49,8 @@ type Generator struct {
 
 type step func(in ...*autograd.Variable) (*autograd.Variable, error)
 
-// New returns a Generator for up to so many rows at a time, of up to so many tokens with their prompts. m must be on a
+// New returns a Generator for up to so many rows at a time, of so many positions: a row and its prompt have at most one
+// token more, because the last one needs no position. m must be on a
 // device, and in evaluation mode if it has dropout.
 func New(m *decoder.Model, rows, positions int) (*Generator, error) {
 	c, err := m.NewCache(rows, positions)
@@ -75,7 +76,7 @@ func (g *Generator) step(result func(logits *autograd.Variable) *autograd.Variab
 }
 
 // Generate continues the prompts, and returns the new tokens of each. A row ends after Options.MaxTokens, after a token
-// of Options.Stop, or when it has as many tokens as the Generator has positions. Prompts may have different lengths.
+// of Options.Stop, or when it has used up the Generator's positions. Prompts may have different lengths.
 // opts may be nil.
 func (g *Generator) Generate(ctx context.Context, prompts [][]int, opts *Options) ([][]int, error) {
 	out, err := g.generate(ctx, prompts, cmp.Or(opts, &Options{}))
@@ -139,7 +140,7 @@ func (g *Generator) start(rows []*row, reads bool) (y *autograd.Variable, err er
 		last[i] = int64(i*t + len(r.tokens) - 1)
 	}
 	autograd.NoGrad(g.dev, func() {
-		hidden := g.cache.Start(autograd.FromSlice(g.dev, ids, g.rows, t), autograd.FromSlice(g.dev, make([]int64, g.rows), g.rows))
+		hidden := g.cache.Start(autograd.FromSlice(g.dev, ids, g.rows, t))
 		s := hidden.Shape()
 		hidden = autograd.IndexSelect(autograd.Reshape(hidden, s[0]*s[1], s[2]), 0, autograd.FromSlice(g.dev, last, g.rows))
 		y = g.model.Logits(autograd.Reshape(hidden, g.rows, 1, s[2]))

@@ -26,11 +26,15 @@ type SaveOptions struct {
 	// ShardSize is the maximum size of the weights in a file in bytes, unless one parameter is larger. 0 means the
 	// files that the weights were read from.
 	ShardSize int64
+	// Stop are the tokens that end a generation, for eos_token_id of generation_config.json; nil copies the file as it is.
+	Stop []int
 }
+
+const generationFile = "generation_config.json"
 
 // copied lists the files that Save copies.
 var copied = []string{
-	"generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json",
+	generationFile, "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json",
 	"added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "spiece.model", "chat_template.jinja", "chat_template.json",
 }
 
@@ -93,6 +97,9 @@ func (f *Folder) save(ctx context.Context, dir string, o SaveOptions) error {
 	}
 	for _, name := range copied {
 		text, err := os.ReadFile(filepath.Join(f.Dir, name))
+		if o.Stop != nil && name == generationFile {
+			text, err = withStop(text, o.Stop)
+		}
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -104,6 +111,19 @@ func (f *Folder) save(ctx context.Context, dir string, o SaveOptions) error {
 		}
 	}
 	return nil
+}
+
+// withStop returns a generation_config.json, which may be empty, with the tokens that end a generation.
+func withStop(text []byte, stop []int) ([]byte, error) {
+	config := map[string]any{}
+	if len(text) > 0 {
+		if err := json.Unmarshal(text, &config); err != nil {
+			return nil, fmt.Errorf("%s: %w", generationFile, err)
+		}
+	}
+	config["eos_token_id"] = stop
+	text, err := json.MarshalIndent(config, "", "  ")
+	return append(text, '\n'), err
 }
 
 // source returns the source of a parameter's elements.

@@ -38,6 +38,7 @@ type config struct {
 	Whole      []string `json:"modules_to_save"`
 
 	// RSLoRA divides Alpha by the root of the rank.
+	Init      any            `json:"init_lora_weights,omitempty"`
 	RSLoRA    bool           `json:"use_rslora"`
 	DoRA      bool           `json:"use_dora"`
 	Ranks     map[string]any `json:"rank_pattern"`
@@ -58,7 +59,7 @@ func (a *Adapters) save(ctx context.Context, dir, base string) error {
 		return err
 	}
 	targets := a.o.Targets
-	if targets == nil {
+	if len(targets) == 0 {
 		targets = a.Layers()
 	}
 	c := config{
@@ -132,6 +133,8 @@ func (c *config) check() error {
 		return fmt.Errorf("peft_type %q: want LORA", c.Type)
 	case c.Rank < 1:
 		return fmt.Errorf("r is %d: want at least 1", c.Rank)
+	case c.changesBase():
+		return fmt.Errorf("init_lora_weights is %q, which changes the base model: want adapters that PEFT has converted to plain LoRA", c.Init)
 	case c.DoRA:
 		return errors.New("use_dora is true: want plain LoRA")
 	case c.Bias != "" && c.Bias != "none":
@@ -142,6 +145,12 @@ func (c *config) check() error {
 		return errors.New("rank_pattern or alpha_pattern is not empty: want one rank and one alpha for all layers")
 	}
 	return nil
+}
+
+// changesBase reports whether PEFT has changed the base model's weights when it made the adapters.
+func (c *config) changesBase() bool {
+	kind, _ := c.Init.(string)
+	return slices.ContainsFunc([]string{"pissa", "olora", "corda", "loftq"}, func(p string) bool { return strings.HasPrefix(strings.ToLower(kind), p) })
 }
 
 // layersOf returns the names of the layers whose adapters a file has.

@@ -17,7 +17,7 @@ type Options struct {
 	Rank    int     // 0 means 8
 	Alpha   float64 // the product of an adapter is multiplied by Alpha/Rank; 0 means Rank
 	Dropout float64 // the probability with which, in training, an element of an adapter's input is set to 0
-	// Targets are the layers that get adapters: full names, or the ends of names after a dot, such as "q_proj". nil
+	// Targets are the layers that get adapters: full names, or the ends of names after a dot, such as "q_proj". None
 	// means all Linear layers except those that share their weight with an embedding, and lm_head.
 	Targets []string
 	Seed    uint64 // of the initial values
@@ -87,7 +87,7 @@ func (o *Options) choose(m nn.Model) ([]layer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.Targets == nil {
+	if len(o.Targets) == 0 {
 		all = slices.DeleteFunc(all, func(l layer) bool { return l.name == "lm_head" || strings.HasSuffix(l.name, ".lm_head") })
 		if len(all) == 0 {
 			return nil, fmt.Errorf("the model has no Linear layer")

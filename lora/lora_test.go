@@ -167,6 +167,7 @@ func TestRefusals(t *testing.T) {
 	for want, f := range map[string]func() error{
 		`the model has no Linear layer "q_proj"; it has down, up`: add(lora.Options{Targets: []string{"up", "q_proj"}}),
 		`rank -1 and dropout 0: want a rank of at least 1`:        add(lora.Options{Rank: -1}),
+		`init_lora_weights is "PiSSA_niter_16", which changes`:    files(`{"peft_type":"LORA","r":2,"init_lora_weights":"PiSSA_niter_16"}`),
 		`use_dora is true: want plain LoRA`:                       files(`{"peft_type":"LORA","r":2,"use_dora":true}`),
 		`peft_type "IA3": want LORA`:                              files(`{"peft_type":"IA3"}`),
 		`modules_to_save is ["lm_head"]: want none`:               files(`{"peft_type":"LORA","r":2,"modules_to_save":["lm_head"]}`),

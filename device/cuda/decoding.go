@@ -28,9 +28,9 @@ func (k *kernelSet) WriteRows(st device.Stream, dst, src, first device.Tensor) e
 	if per := packBytes / dst.DType.Size(); packed(a.dst, a.src) && n%per == 0 {
 		a.wide, a.width = 1, uint64(n/per)
 	}
-	g := grid{ceil(int(a.width), warp), src.Shape[0] * src.Shape[1], 1, warp, 1}
+	g := grid{src.Shape[0] * src.Shape[1], ceil(int(a.width), warp), 1, warp, 1}
 	if int(a.width) >= threads {
-		g.x, g.threadsX = ceil(int(a.width), threads), threads
+		g.y, g.threadsX = ceil(int(a.width), threads), threads
 	}
 	return k.launch(k.d.stream(st), k.writeRows[dst.DType], g, unsafe.Pointer(&a), unsafe.Sizeof(a))
 }

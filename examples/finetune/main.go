@@ -51,6 +51,14 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	tok, err := tokenizer.Load(*dir)
+	if err != nil {
+		return err
+	}
+	template, err := chat.Load(*dir)
+	if err != nil && !errors.Is(err, chat.ErrNoTemplate) {
+		return err
+	}
 	o := hf.LoadOptions{Recompute: *recompute}
 	if pg.Device().Type() == device.CUDA {
 		o.DType, o.Masters = device.BFloat16, *rank == 0 // frozen weights need no masters
@@ -59,21 +67,13 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	save := func() error { return base.Save(ctx, *out, nil) }
+	save := func() error { return base.Save(ctx, *out, &hf.SaveOptions{Stop: chat.Stop(tok, template)}) }
 	if *rank > 0 {
 		adapters, err := lora.Add(base.Model, &lora.Options{Rank: *rank, Alpha: 2 * float64(*rank)})
 		if err != nil {
 			return err
 		}
 		save = func() error { return adapters.Save(ctx, *out, *dir) }
-	}
-	tok, err := tokenizer.Load(*dir)
-	if err != nil {
-		return err
-	}
-	template, err := chat.Load(*dir)
-	if err != nil && !errors.Is(err, chat.ErrNoTemplate) {
-		return err
 	}
 	open := func(pattern string, o data.LoaderOptions, pack bool) (*data.Loader, error) {
 		set, err := data.OpenDocuments(pattern, *length, chat.Documents(tok, template), &data.DocumentsOptions{Pack: pack, Padding: max(tok.Pad, 0)})
@@ -114,8 +114,10 @@ func run(ctx context.Context) error {
 		}
 		c.Evaluate = func(ctx context.Context) ([]progress.Value, error) {
 			now, err := metrics.Loss(ctx, pg, model, evalLoader, loss)
-			if best = min(best, now); err == nil && best == now && pg.Rank() == 0 {
-				err = save()
+			if err == nil && now <= best {
+				if best = now; pg.Rank() == 0 {
+					err = save()
+				}
 			}
 			return []progress.Value{progress.V("eval_loss", now)}, comm.Agree(ctx, pg, err)
 		}
@@ -138,9 +140,8 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = g.Text(ctx, tokens, tok.Stream(&tokenizer.DecodeOptions{SkipSpecialTokens: true}), nil, &generate.Options{Stop: tok.Stop}, func(s string) { fmt.Print(s) })
-	fmt.Println()
-	return err
+	defer fmt.Println()
+	return g.Text(ctx, tokens, tok.Stream(&tokenizer.DecodeOptions{SkipSpecialTokens: true}), nil, &generate.Options{Stop: chat.Stop(tok, template)}, func(s string) { fmt.Print(s) })
 }
 
 func main() {

@@ -2,6 +2,7 @@ package chat
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/goddp/goddp/data"
 	"github.com/goddp/goddp/hf/tokenizer"
@@ -19,10 +20,10 @@ func Documents(tok *tokenizer.Tokenizer, t *Template) data.Encode {
 			}
 			return t.Encode(tok, d.Messages, &Options{Prompt: d.Hidden, Tools: d.Tools})
 		}
-		tokens = tok.Encode(d.Prompt, nil)
-		hidden := len(tokens)
-		tokens = append(tokens, tok.Encode(d.Completion+d.Text, &tokenizer.EncodeOptions{NoSpecialTokens: true})...)
-		if tok.EOS >= 0 {
+		text, at := tok.EncodeAt(d.Prompt+d.Completion+d.Text, []int{len(d.Prompt)}) // one text, so that the completion is no new beginning
+		tokens = append(tok.Before(), text...)
+		hidden := len(tokens) - len(text) + at[0]
+		if tok.EOS >= 0 && (len(text) == 0 || text[len(text)-1] != tok.EOS) {
 			tokens = append(tokens, tok.EOS)
 		}
 		labels = make([]bool, len(tokens))
@@ -33,11 +34,34 @@ func Documents(tok *tokenizer.Tokenizer, t *Template) data.Encode {
 	}
 }
 
+// Stop returns the tokens at which an answer ends: those of the tokenizer, and the token with which the template ends an
+// answer. The files of base models that have a template often name another one. t may be nil.
+func Stop(tok *tokenizer.Tokenizer, t *Template) []int {
+	stop := slices.Clone(tok.Stop)
+	if t == nil {
+		return stop
+	}
+	tokens, answer, err := t.Encode(tok, []Message{Text("user", "a"), Text("assistant", "b")}, nil)
+	if last := lastOf(answer); err == nil && last >= 0 && tok.Decode(tokens[last:last+1], &tokenizer.DecodeOptions{SkipSpecialTokens: true}) == "" && !slices.Contains(stop, tokens[last]) {
+		stop = append(stop, tokens[last])
+	}
+	return stop
+}
+
+func lastOf(marks []bool) int {
+	for i := len(marks) - 1; i >= 0; i-- {
+		if marks[i] {
+			return i
+		}
+	}
+	return -1
+}
+
 // Prompt returns the tokens of what a user says, up to where the answer begins. Without a template, with t nil, they
 // are those of the text, which the model continues.
 func Prompt(tok *tokenizer.Tokenizer, t *Template, text string) ([]int, error) {
 	if t == nil {
-		return tok.Encode(text, nil), nil
+		return append(tok.Before(), tok.Encode(text, &tokenizer.EncodeOptions{NoSpecialTokens: true})...), nil
 	}
 	rendered, err := t.Render([]Message{Text("user", text)}, &Options{AddGenerationPrompt: true})
 	if err != nil {

@@ -44,6 +44,9 @@ type EncodeOptions struct {
 	PlainText bool
 }
 
+// Before returns the tokens that the post-processor adds before a text, such as the first token.
+func (t *Tokenizer) Before() []int { return slices.Clone(t.before) }
+
 // Encode returns the tokens of text. opts may be nil.
 func (t *Tokenizer) Encode(text string, opts *EncodeOptions) []int {
 	if opts == nil {

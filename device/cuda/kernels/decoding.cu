@@ -6,13 +6,13 @@ struct WriteRows {
 	i32 wide;
 };
 
-// write_rows has a thread for each element or pack of src: a row along x, rows along y.
+// write_rows has a thread for each element or pack of src: rows along x, a row along y.
 template <class T> __device__ inline void write_rows(const WriteRows &a) {
-	const u64 row = blockIdx.y, b = row / a.t;
+	const u64 row = blockIdx.x, b = row / a.t;
 	const i64 at = ((const i64 *)a.first)[b] + (i64)(row % a.t);
 	if (at < 0 || at >= (i64)a.s) return;
 	const u64 from = row * a.width, to = (b * a.s + at) * a.width;
-	for (u64 i = global_thread(); i < a.width; i += global_threads()) {
+	for (u64 i = blockIdx.y * (u64)blockDim.x + threadIdx.x; i < a.width; i += gridDim.y * (u64)blockDim.x) {
 		if (a.wide) ((uint4 *)a.dst)[to + i] = ((const uint4 *)a.src)[from + i];
 		else ((T *)a.dst)[to + i] = ((const T *)a.src)[from + i];
 	}
@@ -62,7 +62,8 @@ template <class T> __device__ inline void attend_last(const AttendLast &a) {
 	__shared__ A query[GROUP][MAX_D + N], weight[GROUP][SPLIT], tops[GROUP], totals[GROUP], part[THREADS * N];
 	const u64 d = a.d, all = a.heads / a.key_heads, kept = blockIdx.x / a.chunks, skipped = blockIdx.x % a.chunks * GROUP;
 	const u64 b = blockIdx.y, split = blockIdx.z, group = all - skipped < GROUP ? all - skipped : GROUP;
-	const u64 first_head = b * a.heads + kept * all + skipped, end = ((const i64 *)a.last)[b] + 1;
+	const i64 last = ((const i64 *)a.last)[b];
+	const u64 first_head = b * a.heads + kept * all + skipped, end = last >= 0 && last < (i64)a.s ? last + 1 : 0;
 	const u64 start = a.window && end > a.window ? end - a.window : 0;
 	const u64 lo = split * SPLIT > start ? split * SPLIT : start, hi = (split + 1) * SPLIT < end ? (split + 1) * SPLIT : end;
 	const u32 n = hi > lo ? hi - lo : 0, t = threadIdx.x;
