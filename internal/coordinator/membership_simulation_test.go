@@ -204,9 +204,9 @@ func (j *elasticJob) cut(node int, dies bool) {
 	case j.mutant != leaseIgnored:
 		j.after(elasticLease, kill)
 	}
-	j.after(j.some(elasticLease), func() { // the host notices
-		for _, w := range lost {
-			if s := w.session; s != nil && !w.done {
+	j.after(j.some(elasticLease), func() { // the host notices, also of workers whose agent has reported their end before
+		for _, w := range j.workers {
+			if s := w.session; w.node == node && s != nil && !w.done {
 				j.lost(s, w.rank)
 			}
 		}
