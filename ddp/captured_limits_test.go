@@ -76,8 +76,8 @@ func TestEmulatedNoSyncWithinACapturedStep(t *testing.T) {
 	}
 }
 
-// After Regroup no replay uses the buckets from before, and steps are captured again. The captures from before keep no
-// memory.
+// Captures that were made before Regroup are not replayed after it, because they use the old buckets. Their memory is
+// freed, and steps are captured again.
 func TestEmulatedRegroupInALoopOfCapturedSteps(t *testing.T) {
 	wantSame(t, training{}, func(r *replica, capture func(stepFunc) stepFunc) (string, error) {
 		step := capture(r.step)

@@ -181,7 +181,7 @@ func (s *shards) BeginBackward(func(*autograd.Variable) bool) {
 // Stateless returns true: each pass reduces its gradients in the same way.
 func (s *shards) Stateless() bool { return true }
 
-// CanRegroup returns an error unless Optimizer.Regroup regroups the model.
+// CanRegroup returns an error if the model is regrouped by itself: only the optimizer's Regroup may do it.
 func (s *shards) CanRegroup() error {
 	if s.isRegrouping {
 		return nil

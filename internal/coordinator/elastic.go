@@ -130,7 +130,7 @@ func (s *Server) expel(worker int, why string) {
 	s.obey(s.elastic.membership.Expel(worker), why)
 }
 
-// obey carries out orders. why says why workers are killed. The caller must hold mu.
+// obey carries out orders. why is the reason that a worker gets if an order kills it. The caller must hold mu.
 func (s *Server) obey(orders []Order, why string) {
 	e := s.elastic
 	for _, o := range orders {

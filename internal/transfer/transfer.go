@@ -85,7 +85,7 @@ type parcel struct {
 	parts []device.Tensor // by variable; the zero Tensor for one that is sent by itself
 }
 
-// small is the size in bytes below which a tensor is sent in the parcel.
+// small is a size in bytes. Smaller tensors are copied into one buffer, the parcel, and sent together.
 const small = 256 << 10
 
 func newParcel(dev device.Device, all []device.Tensor) (p parcel, err error) {

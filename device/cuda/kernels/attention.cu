@@ -42,8 +42,8 @@ __device__ inline i64 smaller(i64 a, i64 b) { return a < b ? a : b; }
 // start returns the first key of query i's document.
 __device__ inline i64 start(const Attend &a, i64 batch, i64 i) { return ((const i64 *)a.starts)[batch * a.t + i]; }
 
-// first_key returns the first key to which query i may attend, or a number below 0. It is not less than that of an
-// earlier query.
+// first_key returns the first key to which query i may attend. A number below 0 means all from the first on. It never
+// decreases from one query to the next.
 __device__ inline i64 first_key(const Attend &a, i64 batch, i64 i) {
 	const i64 first = a.window ? i - a.window + 1 : 0;
 	if (!a.starts || i >= a.t) return first;
