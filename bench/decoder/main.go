@@ -4,8 +4,10 @@
 //	go run ./cmd/golaunch --nproc-per-node 2 ./bench/decoder --batch 8 --length 2048          Llama 3.2 1B's shapes
 //	go run ./bench/decoder --layers 32 --hidden 4096 --inner 14336 --lora 16                   8B's, adapters alone
 //	go run ./bench/decoder --generate 256 --batch 1                                            new tokens
+//	go run ./bench/decoder --documents packed                                                  documents of Alpaca's lengths
+//	go run ./bench/decoder --documents padded --batch 64 --length 512
 //
-// Rank 0 prints one JSON object.
+// bench/torch_lora.py is the peer of adapters. Rank 0 prints one JSON object.
 package main
 
 import (
@@ -14,11 +16,13 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"iter"
 	"math/rand/v2"
 	"time"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/data"
 	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/ddp/zero"
 	"github.com/goddp/goddp/decoder"
@@ -36,7 +40,7 @@ var (
 	heads     = flag.Int("heads", 32, "number of heads")
 	keyHeads  = flag.Int("key-heads", 8, "number of heads of keys and values")
 	vocab     = flag.Int("vocab", 128256, "number of tokens in the vocabulary")
-	batch     = flag.Int("batch", 8, "number of rows per rank")
+	rows      = flag.Int("batch", 8, "number of rows per rank")
 	length    = flag.Int("length", 2048, "number of tokens in a row; of the prompt, with --generate")
 	rank      = flag.Int("lora", 0, "train adapters of this `rank` alone")
 	sharded   = flag.Bool("zero", false, "divide the optimizer's state and the updates among the ranks (ZeRO-1)")
@@ -46,6 +50,7 @@ var (
 	warmup    = flag.Int("warmup", 5, "number of steps before the measured ones")
 	steps     = flag.Int("steps", 12, "number of measured steps")
 	tokens    = flag.Int("generate", 0, "measure the decoding of so many tokens in each row, instead of training")
+	documents = flag.String("documents", "", "train on documents that are `padded` to the longest of a batch, or packed into rows")
 )
 
 type result struct {
@@ -53,7 +58,8 @@ type result struct {
 	Ranks      int     `json:"ranks"`
 	Parameters int     `json:"params"`
 	StepMS     float64 `json:"step_ms"`            // of training, or of decoding a token of each row
-	Rate       float64 `json:"tokens_per_s"`       // of all ranks
+	Rate       float64 `json:"tokens_per_s"`       // of all ranks, without padding
+	Filled     float64 `json:"filled,omitempty"`   // the part of the tokens that is no padding, with --documents
 	PeakMiB    int64   `json:"peak_mib"`           // of the device's memory
 	Read       float64 `json:"gb_per_s,omitempty"` // the bytes of the weights, divided by the time of a token
 }
@@ -116,6 +122,43 @@ func random(n int) []int64 {
 	return ids
 }
 
+// batch is the inputs of a step: ids, next and, for packed documents, positions and starts.
+type batch struct {
+	in     []*autograd.Variable
+	tokens int // without padding
+}
+
+// batches yields batches without end.
+func batches(ctx context.Context, pg *comm.ProcessGroup) (iter.Seq2[batch, error], error) {
+	if *documents == "" {
+		row := func() *autograd.Variable {
+			return autograd.FromSlice(pg.Device(), random(*rows**length), *rows, *length).Retain()
+		}
+		b := batch{[]*autograd.Variable{row(), row()}, *rows * *length}
+		return func(yield func(batch, error) bool) {
+			for yield(b, nil) {
+			}
+		}, nil
+	}
+	loader, err := openDocuments(pg)
+	if err != nil {
+		return nil, err
+	}
+	return func(yield func(batch, error) bool) {
+		for epoch := 0; ; epoch++ {
+			for b, err := range loader.Epoch(ctx, epoch) {
+				if err != nil {
+					yield(batch{}, err)
+					return
+				}
+				if !yield(batch{b.Vars, b.Labels}, nil) {
+					return
+				}
+			}
+		}
+	}, nil
+}
+
 func (r *result) train(ctx context.Context, pg *comm.ProcessGroup, m *decoder.Model) error {
 	if *rank > 0 {
 		if _, err := lora.Add(m, &lora.Options{Rank: *rank}); err != nil {
@@ -149,9 +192,17 @@ func (r *result) train(ctx context.Context, pg *comm.ProcessGroup, m *decoder.Mo
 		}
 		model, clip = dm, func() error { _, err := optim.ClipGradNorm(dm.Parameters(), 1, nil); return err }
 	}
+	ignored := int64(data.NotALabel)
 	step := func(in ...*autograd.Variable) (*autograd.Variable, error) {
 		opt.ZeroGrad()
-		loss := model.Run(func() *autograd.Variable { return m.Loss(in[0], in[1], nil) })
+		o := &decoder.ForwardOptions{}
+		if *documents != "" {
+			o.Loss.IgnoreIndex = &ignored
+		}
+		if len(in) == 4 {
+			o.Positions, o.Starts = in[2], in[3]
+		}
+		loss := model.Run(func() *autograd.Variable { return m.Loss(in[0], in[1], o) })
 		if err := loss.Backward(nil); err != nil {
 			return nil, err
 		}
@@ -163,35 +214,51 @@ func (r *result) train(ctx context.Context, pg *comm.ProcessGroup, m *decoder.Mo
 	if *captured && dev.Type() == device.CUDA {
 		step = autograd.Capture(dev, step, &autograd.CaptureOptions{Required: true})
 	}
-	ids := autograd.FromSlice(dev, random(*batch**length), *batch, *length).Retain()
-	next := autograd.FromSlice(dev, random(*batch**length), *batch, *length).Retain()
-	times := func(n int) error {
-		for range n {
-			if _, err := step(ids, next); err != nil {
+	all, err := batches(ctx, pg)
+	if err != nil {
+		return err
+	}
+	var start time.Time
+	n, used, places := 0, 0, 0
+	for b, err := range all {
+		if err != nil {
+			return err
+		}
+		if n == *warmup {
+			if err := errors.Join(dev.Compute().Sync(ctx), pg.Barrier().Sync(ctx)); err != nil {
 				return err
 			}
+			start = time.Now()
 		}
-		return dev.Compute().Sync(ctx)
+		if n++; n > *warmup {
+			used, places = used+b.tokens, places+b.in[0].Shape().Len()
+		}
+		if _, err := step(b.in...); err != nil {
+			return err
+		}
+		if n == *warmup+*steps {
+			break
+		}
 	}
-	if err := errors.Join(times(*warmup), pg.Barrier().Sync(ctx)); err != nil {
+	if err := dev.Compute().Sync(ctx); err != nil {
 		return err
 	}
-	start := time.Now()
-	if err := times(*steps); err != nil {
-		return err
+	took := time.Since(start).Seconds()
+	r.StepMS, r.Rate = took/float64(*steps)*1e3, float64(used*r.Ranks)/took
+	if *documents != "" {
+		r.Name += "-" + *documents
+		r.Filled = float64(used) / float64(places)
 	}
-	took := time.Since(start).Seconds() / float64(*steps)
-	r.StepMS, r.Rate = took*1e3, float64(*batch**length*r.Ranks)/took
 	return nil
 }
 
 // decode measures the tokens after the first half.
 func (r *result) decode(ctx context.Context, m *decoder.Model) error {
-	g, err := generate.New(m, *batch, *length+*tokens)
+	g, err := generate.New(m, *rows, *length+*tokens)
 	if err != nil {
 		return err
 	}
-	prompts := make([][]int, *batch)
+	prompts := make([][]int, *rows)
 	for i := range prompts {
 		for _, id := range random(*length) {
 			prompts[i] = append(prompts[i], int(id))
@@ -200,7 +267,7 @@ func (r *result) decode(ctx context.Context, m *decoder.Model) error {
 	var half time.Time
 	n := 0
 	_, err = g.Generate(ctx, prompts, &generate.Options{MaxTokens: *tokens, OnToken: func(int, int) bool {
-		if n++; n == *batch*(*tokens/2) {
+		if n++; n == *rows*(*tokens/2) {
 			half = time.Now()
 		}
 		return true
@@ -210,6 +277,6 @@ func (r *result) decode(ctx context.Context, m *decoder.Model) error {
 	}
 	took := time.Since(half).Seconds() / float64(*tokens-*tokens/2)
 	r.Name += "-generate"
-	r.StepMS, r.Rate, r.Read = took*1e3, float64(*batch)/took, float64(2*r.Parameters)/took/1e9
+	r.StepMS, r.Rate, r.Read = took*1e3, float64(*rows)/took, float64(2*r.Parameters)/took/1e9
 	return nil
 }

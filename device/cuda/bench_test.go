@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"testing"
+	"unsafe"
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/kernels"
@@ -264,7 +265,8 @@ func BenchmarkLaunch(b *testing.B) {
 // BenchmarkAttention measures causal attention with GPT-2's shape and with larger heads, where
 // queries, keys and values are parts of one tensor, by the package's own kernels and by cuDNN. It counts
 // only the products on and below the diagonal. "backward" computes all gradients and counts five
-// products, as other implementations' figures do. bench/torch_attention.py prints PyTorch's figures.
+// products, as other implementations' figures do. bench/torch_attention.py prints PyTorch's figures. "documents" are
+// rows of documents of 128 tokens, of which it counts the products within documents.
 func BenchmarkAttention(b *testing.B) {
 	d := gpu(b, &Options{Log: quiet()})
 	k, s := d.kernels, d.compute
@@ -290,12 +292,22 @@ func BenchmarkAttention(b *testing.B) {
 		}
 		run("own forward", 2, func() error { return k.ownAttention(s, result, lse, a) })
 		run("own backward", 5, func() error { return k.ownAttentionGrad(s, to, gradient, result, lse, a) })
+		const document = 128
+		inDocuments := a
+		inDocuments.Starts = tensor(b, d, device.Int64, c.batches, rows)
+		starts := make([]int64, c.batches*rows)
+		for i := range starts {
+			starts[i] = int64(i % rows / document * document)
+		}
+		ok(b, d.CopyIn(s, inDocuments.Starts.Buf, unsafe.Slice((*byte)(unsafe.Pointer(&starts[0])), 8*len(starts))))
+		run("documents forward", 2.*document/rows, func() error { return k.ownAttention(s, result, lse, inDocuments) })
+		run("documents backward", 5.*document/rows, func() error { return k.ownAttentionGrad(s, to, gradient, result, lse, inDocuments) })
 		ok(b, k.PrepareAttention(s, result, a))
 		if k.flash.way(result, a) != nil {
 			run("cuDNN forward", 2, func() error { return k.Attention(s, result, lse, a) })
 			run("cuDNN backward", 5, func() error { return k.AttentionGrad(s, to, gradient, result, lse, a) })
 		}
-		for _, t := range []device.Tensor{qkv, o, dqkv, g, lse} {
+		for _, t := range []device.Tensor{qkv, o, dqkv, g, lse, inDocuments.Starts} {
 			d.Free(t.Buf)
 		}
 	}
