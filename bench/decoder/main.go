@@ -166,6 +166,9 @@ func (r *result) train(ctx context.Context, pg *comm.ProcessGroup, m *decoder.Mo
 		}
 		r.Name += "-lora"
 	}
+	if *recompute {
+		r.Name += "-recompute"
+	}
 	dev := pg.Device()
 	newLocal := func(params []*nn.Parameter) (*optim.AdamW, error) {
 		return optim.NewAdamW(params, &optim.AdamWOptions{LR: 3e-4, WeightDecay: 0.1, MasterWeights: *rank == 0 && dev.Type() == device.CUDA})
