@@ -228,8 +228,11 @@ func (p *pass) through(n *node) (err error) {
 		return p.again(n, f)
 	}
 	c := p.s.call(n.out)
-	for _, v := range n.in {
+	for j, v := range n.in {
 		c.In = append(c.In, v.t)
+		if v.mem.source != nil && n.saves(j) {
+			err = cmp.Or(err, v.use())
+		}
 	}
 	c.inBackward, c.node = true, n
 	forked := false
@@ -252,6 +255,9 @@ func (p *pass) through(n *node) (err error) {
 		}
 		p.drop(n)
 	}()
+	if err != nil {
+		return err
+	}
 	if f, ok := n.fn.(preparer); ok {
 		if k, ok := f.(keeper); !ok || !k.keepsGradient() {
 			if err := p.unshare(n); err != nil {

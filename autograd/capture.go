@@ -373,7 +373,7 @@ func (c *captured) replay(v *variant, in []*Variable) (*Variable, error) {
 			continue
 		}
 		v.from[i] = content{}
-		if err := s.dev.Copy(s.dev.Compute(), v.in[i].t.Buf, x.t.Buf); err != nil {
+		if err := s.dev.Copy(s.dev.Compute(), v.in[i].t.Buf, x.Tensor().Buf); err != nil {
 			return nil, err
 		}
 		if v.in[i].mem.version == 0 { // the step does not write its input

@@ -1,6 +1,7 @@
 package autograd
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"slices"
@@ -165,9 +166,13 @@ func Apply(fn Function, in ...*Variable) *Variable {
 			v = n.in[i].Variable
 		}
 		c.In = append(c.In, v.t)
+		err = cmp.Or(err, v.use())
 	}
 	c.node, c.Recorded, c.Repeated = n, n != nil, s.repeats > 0
-	if err := fn.Forward(c); err != nil {
+	if err == nil {
+		err = fn.Forward(c)
+	}
+	if err != nil {
 		out.mem.err = fmt.Errorf("%s: %w", name, err)
 	}
 	runtime.KeepAlive(in)

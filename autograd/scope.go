@@ -6,17 +6,19 @@ import (
 	"slices"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/gradsink"
 )
 
 // block is memory that one or more variables share.
 type block struct {
-	buf     device.Buffer // empty if the program owns the memory (FromTensor), and if err is set
-	err     error         // the error that prevented the computation of the content
-	version uint64        // the number of in-place writes: see BumpVersion
-	held    bool          // whether a stream other than Compute may read the memory: see gradsink.HoldWrites
-	made    int           // the step in which it was made
-	scope   *scope        // the scope whose end frees it; nil if it belongs to the program
-	freed   string        // the cause of its release; empty while it is not freed
+	buf     device.Buffer   // empty if the program owns the memory (FromTensor), and if err is set
+	err     error           // the error that prevented the computation of the content
+	version uint64          // the number of in-place writes: see BumpVersion
+	source  gradsink.Source // fills the memory before it is read; nil: none
+	held    bool            // whether a stream other than Compute may read the memory: see gradsink.HoldWrites
+	made    int             // the step in which it was made
+	scope   *scope          // the scope whose end frees it; nil if it belongs to the program
+	freed   string          // the cause of its release; empty while it is not freed
 	// isGivenUp says that Free or Expire freed the block. A backward pass may still go through its variables without
 	// reading their values.
 	isGivenUp bool
@@ -178,4 +180,12 @@ func (v *Variable) alive() {
 	if v.sink != nil {
 		v.sink.Settle()
 	}
+}
+
+// use precedes each read of v's memory by an operation.
+func (v *Variable) use() error {
+	if v.mem.source == nil {
+		return nil
+	}
+	return v.mem.source.Use()
 }

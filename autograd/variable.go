@@ -127,6 +127,9 @@ func (v *Variable) Shape() device.Shape { return v.t.Shape }
 // v could not be computed (see [Variable.Err]). Tensor panics with a [*FreedError] if v was freed.
 func (v *Variable) Tensor() device.Tensor {
 	v.alive()
+	if v.mem.source != nil {
+		v.mem.source.Read()
+	}
 	return v.t
 }
 

@@ -46,9 +46,10 @@
 // flag is raised. Then Step waits until the flags are known, that is, until the reductions are
 // done; the updates still run at that time. Only then Step starts the gathers, on the group's
 // communication stream. So either all ranks gather or no rank does, even if one rank knew the outcome
-// before the others. Each gather waits for the event that ends the updates of its bucket, so that one
-// bucket is gathered while later ones are updated. Step makes the compute stream wait for the gathers;
-// the host does not wait for them.
+// before the others. Each gather waits for the event that ends the updates of its bucket. The gathers run
+// under the next forward pass: they begin with the parameters that are used first, and the compute stream
+// waits for a bucket's gather before it first reads a parameter of the bucket. Between steps every rank
+// may read every parameter, alone and in any order.
 //
 // A request to stop is sent with the status. So all ranks stop after the same step, and all have gathered
 // the parameters of that step: see [ddp.Model.Stopping].
@@ -127,7 +128,7 @@
 // # Failure
 //
 // A step either commits or leaves the optimizer inconsistent, as described in package optim. A
-// gather that fails leaves it inconsistent. No rank has a copy of another rank's shard, so a job
+// gather that fails leaves it inconsistent: the operation that needs the parameters and the next Step fail. No rank has a copy of another rank's shard, so a job
 // restarts from a checkpoint.
 //
 // # Surviving the loss of ranks

@@ -78,7 +78,7 @@ func (o *Optimizer[O]) build() (err error) {
 	l.rest = slices.Collect(maps.Keys(parts))
 	for i, p := range ends {
 		if p != nil {
-			l.last[p] = &s.buckets[i]
+			l.last[p] = s.buckets[i]
 		}
 	}
 	l.local.SetStepHook((*stepHook[O])(o))
@@ -243,12 +243,16 @@ func (o *Optimizer[O]) update(s optim.Scaled) error {
 
 // begin prepares a step. It returns an error if a gather of the last step has failed.
 func (o *Optimizer[O]) begin() error {
-	if err := o.failed(); err != nil {
+	err := o.failed()
+	if err == nil {
+		err = o.shards.useAll() // the updates write what the gathers read
+	}
+	if err != nil {
 		n := len(o.shards.parts)
 		return &optim.InconsistentError{Step: o.updated, Updated: n, Params: n, Err: err}
 	}
-	for i := range o.shards.buckets {
-		o.shards.buckets[i].done = nil // a step that was skipped may have set it
+	for _, b := range o.shards.buckets {
+		b.done = nil // a step that was skipped may have set it
 	}
 	return nil
 }
@@ -363,7 +367,7 @@ func (t *stepHook[O]) Updated(p *nn.Parameter) {
 	}
 }
 
-// Complete starts the gather of each bucket, which waits for the bucket's updates.
+// Complete starts the gathers.
 func (t *stepHook[O]) Complete() error {
 	o := (*Optimizer[O])(t)
 	steps, _ := o.local.Committed()
@@ -376,41 +380,13 @@ func (t *stepHook[O]) Complete() error {
 	if o.committed != nil {
 		o.committed() // before the gathers, because a job that survives their failure goes on after this step
 	}
-	trace := profile.Of(o.shards.pg.Device())
-	works := make([]*comm.Work, len(o.shards.buckets))
-	for i := range o.shards.buckets {
-		b := &o.shards.buckets[i]
-		works[i] = o.shards.pg.With(&comm.CallOptions{Name: b.name + " of parameters", After: b.done}).AllGather(b.flat, b.shard)
-		if trace.On() {
-			started, ended := works[i].Times()
-			trace.Add(profile.Span{
-				Track: profile.Communication, Name: "AllGather " + b.name, Begin: started, End: ended,
-				Args: []profile.Arg{{Name: "bucket", Value: i}, {Name: "bytes", Value: b.flat.Bytes()}},
-			})
-		}
-	}
+	works := o.shards.gather()
 	o.mu.Lock()
 	o.gathers = works
 	o.mu.Unlock()
 	for _, v := range o.whole {
 		if v.Grad() != nil {
 			v.BumpVersion()
-		}
-	}
-	return o.shards.wait(works)
-}
-
-// wait makes the compute stream wait for the gathers. If it returns an error, it has aborted the
-// group, and no gather accesses the buckets any more.
-func (s *shards) wait(works []*comm.Work) error {
-	ctx := s.pg.Context()
-	for i, w := range works {
-		if err := w.Wait(ctx); err != nil {
-			s.pg.Abort(err)
-			for _, w := range works[i:] {
-				w.Sync(ctx)
-			}
-			return fmt.Errorf("gathering parameters: %w", err)
 		}
 	}
 	return nil

@@ -61,8 +61,8 @@ func (o *Optimizer[O]) regroup(ctx context.Context, to comm.Membership) (hasStat
 		return false, err
 	}
 	layout, locals := s.layout, o.locals // they own the memory of the tensors in give
-	for i := range layout.buckets {
-		layout.buckets[i].grads = device.Tensor{} // no step needs them any more
+	for _, b := range layout.buckets {
+		b.grads, b.gather = device.Tensor{}, nil // no step needs them any more
 	}
 	s.prepared, s.isRegrouping = nil, true
 	err = o.model.Regroup(ctx)

@@ -33,7 +33,7 @@ type shards struct {
 // the group.
 type layout struct {
 	rank, size int
-	buckets    []bucket
+	buckets    []*bucket
 	parts      []*part // of this rank's shards
 	copied     []*part // of the shards of the rank before, of which this rank keeps copies; nil: none
 }
@@ -44,14 +44,16 @@ func (l *layout) before() int { return (l.rank + l.size - 1) % l.size }
 // after returns the rank that copies this rank's shards.
 func (l *layout) after() int { return (l.rank + 1) % l.size }
 
-// bucket is a bucket of parameters. Its layout is that of the bucket with their gradients.
+// bucket is a bucket of parameters, and their [gradsink.Source]. Its layout is that of the bucket with their gradients.
 type bucket struct {
-	name  string
-	flat  device.Tensor
-	shard device.Tensor // this rank's shard of flat
-	copy  device.Tensor // a copy of the shard of the rank before; the zero Tensor if there is none
-	grads device.Tensor // the bucket of gradients
-	done  device.Event  // the event after the updates of the current step; nil: the end of all work enqueued so far
+	shards *shards
+	name   string
+	flat   device.Tensor
+	shard  device.Tensor // this rank's shard of flat
+	copy   device.Tensor // a copy of the shard of the rank before; the zero Tensor if there is none
+	grads  device.Tensor // the bucket of gradients
+	gather *comm.Work    // the gather of the last step; nil: none, or the compute stream waits for it
+	done   device.Event  // the event after the updates of the current step; nil: the end of all work enqueued so far
 }
 
 // part is the part of a parameter in this rank's shard: the elements lo to hi. It may be empty.
@@ -91,7 +93,7 @@ func (s *shards) Place(buckets []reducer.GradBucket) error {
 		if err != nil {
 			return fmt.Errorf("parameters of %s: %w", g.Name, err)
 		}
-		b := bucket{name: g.Name, flat: device.NewTensor(buf, dt, g.Flat.Len()), grads: g.Flat}
+		b := &bucket{shards: s, name: g.Name, flat: device.NewTensor(buf, dt, g.Flat.Len()), grads: g.Flat}
 		b.shard = s.shard(b.flat, s.rank)
 		if hasCopies {
 			if buf, err = s.pg.Alloc(b.shard.Bytes()); err != nil {
@@ -109,6 +111,7 @@ func (s *shards) Place(buckets []reducer.GradBucket) error {
 			if err := whole.Var().MoveTo(b.flat.Range(at, at+n)); err != nil {
 				return fmt.Errorf("moving %s: %w", p.Name, err)
 			}
+			gradsink.SetSource(whole.Var(), b)
 			s.parts = append(s.parts, newPart(dev, whole, i, at, b.shard, s.rank))
 			if hasCopies {
 				s.copied = append(s.copied, newPart(dev, whole, i, at, b.copy, s.before()))
@@ -165,7 +168,9 @@ func parametersOf(parts []*part) []*nn.Parameter {
 // BeginBackward panics with an [*AccumulationError] if the pass would add to gradients that are
 // reduced to shards.
 func (s *shards) BeginBackward(func(*autograd.Variable) bool) {
-	s.capture()
+	if r := capture.Of(s.pg.Device()); r != nil {
+		s.capture(r)
+	}
 	s.prepared = nil
 	if !s.hasReduced {
 		return
@@ -192,11 +197,10 @@ func (s *shards) CanRegroup() error {
 // Divided returns true: in the gradients of whole parameters, only this rank's shard holds averages.
 func (s *shards) Divided() bool { return true }
 
-// capture is called when a pass begins. If a step is being captured, its first pass depends on the value of
-// hasReduced, and each replay must set hasReduced.
-func (s *shards) capture() {
-	r := capture.Of(s.pg.Device())
-	if r == nil || s.capturing == r {
+// capture is called when a step that is being captured uses a parameter or begins a pass. The step's first pass depends
+// on the value of hasReduced, and each replay must set hasReduced.
+func (s *shards) capture(r *capture.Step) {
+	if s.capturing == r {
 		return
 	}
 	capture.Undo(r, &s.capturing)
@@ -204,6 +208,7 @@ func (s *shards) capture() {
 	before := s.hasReduced
 	r.Require(func() bool { return s.hasReduced == before })
 	capture.Replay(r, &s.hasReduced)
+	r.Before(s.useAll)
 }
 
 // EndBackward does nothing.

@@ -1,6 +1,7 @@
 // Package gradsink holds the interfaces of autograd that are internal to this module. A package that implements
-// Sink provides the memory of gradients, as ddp does with its buckets. The package also lets streams other than
-// the compute stream read variables.
+// Sink provides the memory of gradients, as ddp does with its buckets. A package that implements Source provides the
+// values of variables, as ddp/zero does with gathered parameters. The package also lets streams other than the compute
+// stream read variables.
 package gradsink
 
 import "github.com/goddp/goddp/device"
@@ -34,6 +35,19 @@ type Sink interface {
 	// Skip returns bytes in device memory. If one of them is not zero, the device skips the update
 	// with this gradient. The zero Tensor stands for no bytes.
 	Skip() device.Tensor
+}
+
+// Source fills the memory of variables before they are read, as package ddp/zero does with parameters that are divided
+// among the ranks. A Source belongs to memory, so all handles to it and all views of it have the same Source. Both
+// methods are called on the goroutine that uses the device.
+type Source interface {
+	// Use makes the compute stream wait until the memory holds the values. An operation calls it before it reads the
+	// memory: in its forward pass and, if it saves the variable, in its backward pass. The error becomes that of the
+	// operation.
+	Use() error
+	// Read is Use for a read that is not an operation, such as a copy to the host. After an error the values are
+	// undefined, and the Source's owner reports the error elsewhere.
+	Read()
 }
 
 // Divided is a [Sink] that may divide the gradient among ranks, as package ddp/zero does: the gradient is then
@@ -93,6 +107,8 @@ var (
 	// becomes the owner. Set drops the present gradient. If s is not nil, Set panics with an *autograd.GraphError
 	// unless the variable is a leaf that requires a gradient, or that did before it was frozen.
 	Set func(variable any, s Sink, state *State)
+	// SetSource makes s the Source of a variable's memory; nil: none.
+	SetSource func(variable any, s Source)
 	// HoldWrites announces that a stream of dev other than Compute reads variables until an event. Later
 	// in-place writes to them run after that event: the methods BumpVersion and Free of one of them, and the
 	// steps of package optim's optimizers, call AwaitReaders first. Only the goroutine that uses dev may call

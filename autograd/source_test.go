@@ -1,0 +1,62 @@
+package autograd_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/internal/gradsink"
+)
+
+// supplier is a gradsink.Source that counts its calls.
+type supplier struct {
+	uses, reads int
+	err         error
+}
+
+func (s *supplier) Use() error { s.uses++; return s.err }
+func (s *supplier) Read()      { s.reads++ }
+
+// An operation uses the Source of the memory that it reads, also through views: in the forward pass, in the second run of
+// a Checkpoint, and in the backward pass if it saves the variable. The Source's error becomes the operation's.
+func TestSource(t *testing.T) {
+	dev := newDevice(t)
+	w := autograd.FromSlice(dev, []float64{1, 2, 3, 4}, 2, 2).SetName("w").RequireGrad()
+	x := autograd.FromSlice(dev, []float64{1, 1, 1, 1}, 2, 2)
+	s := &supplier{}
+	gradsink.SetSource(w, s)
+	expect := func(what string, uses, reads int) {
+		t.Helper()
+		if s.uses != uses || s.reads != reads {
+			t.Errorf("%s: %d uses and %d reads, want %d and %d", what, s.uses, s.reads, uses, reads)
+		}
+		s.uses, s.reads = 0, 0
+	}
+	view := autograd.Slice(autograd.Reshape(w.Detach(), 4), 0, 0, 2, 1)
+	expect("views", 0, 0)
+	autograd.Neg(view)
+	expect("an operation on a view", 1, 0)
+	sum := autograd.Sum(autograd.Add(w, x))
+	expect("Add", 1, 0)
+	mustBackward(t, sum)
+	expect("the backward of Add, which reads no operand", 0, 0)
+	product := autograd.Sum(autograd.Mul(w, autograd.Mul(x, w)))
+	expect("two products", 2, 0)
+	mustBackward(t, product)
+	expect("the backward of two products, one of which does not save w", 1, 0)
+	again := autograd.Sum(autograd.Checkpoint(func(x *autograd.Variable) *autograd.Variable { return autograd.Add(w, x) }, x))
+	expect("a Checkpoint", 1, 0)
+	mustBackward(t, again)
+	expect("its second run", 1, 0)
+	w.Tensor()
+	expect("Tensor", 0, 1)
+
+	last := autograd.Sum(autograd.Mul(w, w))
+	s.err = errors.New("no values")
+	if err := last.Backward(nil); !errors.Is(err, s.err) {
+		t.Errorf("the backward pass returned %v", err)
+	}
+	if err := autograd.Sum(autograd.Neg(w)).Err(); !errors.Is(err, s.err) {
+		t.Errorf("an operation returned %v", err)
+	}
+}

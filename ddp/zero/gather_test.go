@@ -1,0 +1,131 @@
+package zero
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/testkit/commtest"
+	"github.com/goddp/goddp/internal/testkit/must"
+	"github.com/goddp/goddp/nn"
+)
+
+// slow is a backend that starts every gather of parameters a delay after its data is ready. Later calls wait for it.
+type slow struct {
+	backend.Backend
+	delay time.Duration
+}
+
+func (s slow) Start(c *backend.Call) (backend.Task, error) {
+	if strings.Contains(c.Name, "of parameters") {
+		c.After = late{c.After, s.delay}
+	}
+	return s.Backend.Start(c)
+}
+
+type late struct {
+	device.Event
+	delay time.Duration
+}
+
+func (l late) Done() (bool, error) { return false, nil }
+
+func (l late) Sync(ctx context.Context) error {
+	if err := l.Event.Sync(ctx); err != nil {
+		return err
+	}
+	select {
+	case <-time.After(l.delay):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// layers is a chain of layers that take a while.
+type layers struct {
+	w    []*nn.Parameter
+	each time.Duration
+}
+
+func newLayers(dev device.Device, n int, each time.Duration) layers {
+	m := layers{each: each}
+	for i := range n {
+		m.w = append(m.w, nn.NewParameter(fmt.Sprint("w", i), autograd.FromSlice(dev, []float64{1, 2, 3}).SetName(fmt.Sprint("w", i))))
+	}
+	return m
+}
+
+func (m layers) Forward(x *autograd.Variable) *autograd.Variable {
+	for _, w := range m.w {
+		x = autograd.Apply(&work{m.each}, autograd.Mul(w.Var(), x))
+	}
+	return autograd.Sum(x)
+}
+
+func (m layers) Parameters() []*nn.Parameter { return m.w }
+
+// work is an identity that takes a while, as does its backward.
+type work struct{ d time.Duration }
+
+func (*work) Name() string                         { return "work" }
+func (*work) Shape(in []device.Shape) device.Shape { return in[0] }
+func (w *work) Forward(c *autograd.Call) error {
+	time.Sleep(w.d)
+	return c.Kernels.Copy(c.Stream, c.Out, c.In[0])
+}
+func (w *work) Backward(c *autograd.Call, i int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
+	time.Sleep(w.d)
+	return c.Kernels.Axpby(c.Stream, dst, acc, g)
+}
+
+// In a model with k buckets, a delay in every gather lengthens a step by only one delay, that of the parameters that are
+// used first. synctest's clock makes the times exact: only the sleeps count.
+func TestGathersOverlapTheForwardPass(t *testing.T) {
+	commtest.OutsideJobs(t)
+	const buckets, each, delay, ranks = 8, 100 * time.Millisecond, 90 * time.Millisecond, 2
+	steps := func(t *testing.T, delay time.Duration) (took []time.Duration) {
+		synctest.Test(t, func(t *testing.T) {
+			opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return slow{b, delay} })
+			commtest.OnGoroutines(t, ranks, opts, func(pg *comm.ProcessGroup) error {
+				w := must.New(divided(newLayers(pg.Device(), buckets, each), pg, sgd, &ddp.Options{BucketCapMB: 1e-6})) // a bucket for each parameter
+				if n := len(w.zero.shards.buckets); n != buckets {
+					return fmt.Errorf("%d buckets, want %d", n, buckets)
+				}
+				x := autograd.FromSlice(pg.Device(), []float64{1, 1, 1})
+				for range 4 {
+					start := time.Now()
+					if err := w.model.Forward(x).Backward(nil); err != nil {
+						return err
+					}
+					if err := w.opt.Step(); err != nil {
+						return err
+					}
+					w.opt.ZeroGrad()
+					if pg.Rank() == 0 {
+						took = append(took, time.Since(start))
+					}
+				}
+				return nil
+			})
+		})
+		return took[1:] // no gather precedes the first step
+	}
+	plain, delayed := steps(t, 0), steps(t, delay)
+	for i := range plain {
+		if alone := 2 * buckets * each; plain[i] < alone {
+			t.Fatalf("step %d took %v: the layers alone take %v", i, plain[i], alone)
+		}
+		if longer := delayed[i] - plain[i]; longer < delay/2 || longer >= delay*13/10 {
+			t.Errorf("step %d: %d gathers, each delayed by %v, lengthen the step by %v", i, buckets, delay, longer)
+		}
+	}
+}
