@@ -44,6 +44,9 @@ func (o *Optimizer[O]) Regroup(ctx context.Context, to comm.Membership) (hasStat
 
 func (o *Optimizer[O]) regroup(ctx context.Context, to comm.Membership) (hasState bool, err error) {
 	s := o.shards
+	for _, b := range s.buckets {
+		b.gather = nil // it has ended with its group, and take sets the parameters
+	}
 	o.catchUp(to.Steps)
 	ranks, err := comm.AllGatherObject(ctx, s.pg, o.holding(to.Steps))
 	if err != nil {
@@ -62,7 +65,7 @@ func (o *Optimizer[O]) regroup(ctx context.Context, to comm.Membership) (hasStat
 	}
 	layout, locals := s.layout, o.locals // they own the memory of the tensors in give
 	for _, b := range layout.buckets {
-		b.grads, b.gather = device.Tensor{}, nil // no step needs them any more
+		b.grads = device.Tensor{} // no step needs them any more
 	}
 	s.prepared, s.isRegrouping = nil, true
 	err = o.model.Regroup(ctx)

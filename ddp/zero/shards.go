@@ -112,7 +112,9 @@ func (s *shards) Place(buckets []reducer.GradBucket) error {
 				return fmt.Errorf("moving %s: %w", p.Name, err)
 			}
 			gradsink.SetSource(whole.Var(), b)
-			s.parts = append(s.parts, newPart(dev, whole, i, at, b.shard, s.rank))
+			part := newPart(dev, whole, i, at, b.shard, s.rank)
+			gradsink.SetSource(part.local.Var(), b)
+			s.parts = append(s.parts, part)
 			if hasCopies {
 				s.copied = append(s.copied, newPart(dev, whole, i, at, b.copy, s.before()))
 			}
