@@ -32,7 +32,8 @@ type flash struct {
 	anyOrder bool
 	// maxWork is the maximum scratch memory of a backward pass, in bytes. cuDNN's deterministic kernel writes the
 	// gradients of all products of queries and keys to this memory. The nondeterministic kernel writes the gradient
-	// of q in float32. A pass that would need more memory splits the batch.
+	// of q in float32. If several heads of q share a head of keys, both kernels write the gradients of k and v for
+	// each head of q. A pass that would need more memory splits the batch, or the heads of a batch.
 	maxWork int
 	maxWait time.Duration // the maximum wait for the stream when a kind of shape is checked
 	passes  int           // the number of forward and backward passes computed by cuDNN
@@ -75,7 +76,7 @@ func layoutOf(h kernels.Heads) layout { return layout{h.BatchStride, h.HeadStrid
 // flashWay holds the plans for a shape.
 type flashWay struct {
 	forward, backward *cudnnPlan
-	part              int // the number of batches that backward computes
+	batches, keyHeads int // what backward computes at once: some batches, or some heads of keys of one batch
 }
 
 // shape returns the key of the plans for a. It returns false if cuDNN has no kernel for a: if a has an arbitrary mask,
@@ -125,11 +126,12 @@ func (f *flash) backward(s *gpuStream, to kernels.AttentionGrads, g, o kernels.H
 		!inPacks(g, to.Q, to.K, to.V) {
 		return false, nil
 	}
-	delta := device.Tensor{DType: device.Float32, Shape: device.Shape{w.part, a.Q.H, a.Q.T}}
+	shared := a.Q.H / a.K.H // heads of q for each head of keys
+	delta := device.Tensor{DType: device.Float32, Shape: device.Shape{w.batches, w.keyHeads * shared, a.Q.T}}
 	work := device.Tensor{DType: device.Uint8, Shape: device.Shape{int(w.backward.c.workspace)}}
 	sums := device.Tensor{DType: device.Float32, Shape: device.Shape{0}}
 	if f.anyOrder {
-		sums.Shape = device.Shape{w.part, a.Q.H, a.Q.T, a.Q.D}
+		sums.Shape = append(delta.Shape, a.Q.D)
 	}
 	scratch, err := f.k.scratch(&delta, &sums, &work)
 	if err != nil {
@@ -141,15 +143,19 @@ func (f *flash) backward(s *gpuStream, to kernels.AttentionGrads, g, o kernels.H
 	}
 	defer f.k.freeScratch(s, scratch)
 	f.passes++
-	rows := uint64(4 * a.Q.H * a.Q.T)
-	for i := 0; i < a.Q.B; i += w.part {
-		at := func(h kernels.Heads) uint64 { return f.k.addr(h.Data) + uint64(2*i*h.BatchStride) }
-		arrays := []uint64{at(a.Q), at(a.K), at(a.V), at(o), at(g), f.k.addr(lse) + uint64(i)*rows, at(to.Q), at(to.K), at(to.V), f.k.addr(delta)}
-		if f.anyOrder {
-			arrays = append(arrays, f.k.addr(sums))
-		}
-		if err := w.backward.run(s, arrays, f.k.addr(work)); err != nil {
-			return true, err
+	for i := 0; i < a.Q.B; i += w.batches {
+		for j := 0; j < a.K.H; j += w.keyHeads {
+			at := func(h kernels.Heads) uint64 {
+				return f.k.addr(h.Data) + uint64(2*(i*h.BatchStride+j*h.H/a.K.H*h.HeadStride))
+			}
+			sum := f.k.addr(lse) + uint64(4*(i*a.Q.H+j*shared)*a.Q.T)
+			arrays := []uint64{at(a.Q), at(a.K), at(a.V), at(o), at(g), sum, at(to.Q), at(to.K), at(to.V), f.k.addr(delta)}
+			if f.anyOrder {
+				arrays = append(arrays, f.k.addr(sums))
+			}
+			if err := w.backward.run(s, arrays, f.k.addr(work)); err != nil {
+				return true, err
+			}
 		}
 	}
 	return true, nil
@@ -311,17 +317,24 @@ func (w *flashWay) free() {
 
 // plans returns the plans for a shape.
 func (f *flash) plans(c *cudnn, o kernels.Heads, a kernels.Attend) (*flashWay, error) {
-	w := &flashWay{part: a.Q.B}
-	perBatch := 2 * a.Q.H * a.Q.T * a.K.T
+	w := &flashWay{batches: a.Q.B, keyHeads: a.K.H}
+	perHead := 2 * a.Q.T * a.K.T // for a head of q
 	if f.anyOrder {
-		perBatch = 4 * a.Q.H * a.Q.T * a.Q.D
+		perHead = 4 * a.Q.T * a.Q.D
 	}
-	for w.part > 1 && (w.part*perBatch > f.maxWork || a.Q.B%w.part != 0) {
-		w.part--
+	if a.Q.H > a.K.H {
+		perHead += 2 * 2 * a.K.T * a.Q.D
+	}
+	fits := func() bool { return w.batches*w.keyHeads*(a.Q.H/a.K.H)*perHead <= f.maxWork }
+	for w.batches > 1 && (!fits() || a.Q.B%w.batches != 0) {
+		w.batches--
+	}
+	for w.keyHeads > 1 && (!fits() || a.K.H%w.keyHeads != 0) {
+		w.keyHeads--
 	}
 	part, partO := a, o
 	for _, h := range []*kernels.Heads{&part.Q, &part.K, &part.V, &partO} {
-		h.B = w.part
+		h.B, h.H = w.batches, h.H/a.K.H*w.keyHeads
 	}
 	var err error
 	if w.forward, err = c.flashForward(a, o).plan(); err != nil {

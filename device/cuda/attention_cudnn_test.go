@@ -160,19 +160,31 @@ func TestEmulatedFlash(t *testing.T) {
 	checkFlash(t, gpu(t, &Options{Nondeterministic: true}), cases...)
 }
 
-// A backward pass that would need too much scratch memory splits the batch.
+// A backward pass that would need too much scratch memory splits the batch, or the heads of a batch.
 func TestEmulatedFlashInParts(t *testing.T) {
 	fakegpu.Use(t)
-	d := gpu(t, nil)
-	c := flashCase{device.BFloat16, 6, 1, 1, 16, 8, true}
-	d.kernels.flash.maxWork = 4 * 2 * c.n * c.n // four batches, of which 6 is no multiple
-	f := c.make(t, d)
-	got := f.compute(t, d)
-	if w := d.kernels.flash.way(f.o, f.a); w == nil || w.part != 3 {
-		t.Fatalf("the plans are %+v, want parts of 3 batches", w)
+	const n, size = 16, 8
+	perHead := 2 * n * n // of q
+	for _, e := range []struct {
+		c                 flashCase
+		maxWork           int
+		batches, keyHeads int
+	}{
+		{flashCase{device.BFloat16, 6, 1, 1, n, size, true}, 4 * perHead, 3, 1}, // 6 is no multiple of 4
+		{flashCase{device.BFloat16, 2, 6, 6, n, size, true}, 4 * perHead, 1, 3},
+		{flashCase{device.BFloat16, 2, 12, 6, n, size, true}, 8*perHead + 8*4*n*size, 1, 3},
+		{flashCase{device.BFloat16, 2, 12, 6, n, size, true}, 1, 1, 1},
+	} {
+		d := gpu(t, nil)
+		d.kernels.flash.maxWork = e.maxWork
+		f := e.c.make(t, d)
+		got := f.compute(t, d)
+		if w := d.kernels.flash.way(f.o, f.a); w == nil || w.batches != e.batches || w.keyHeads != e.keyHeads {
+			t.Fatalf("%+v: the plans are %+v, want parts of %d batches and %d heads of keys", e.c, w, e.batches, e.keyHeads)
+		}
+		plain := withoutCudnn(t)
+		near(t, "in parts", got, e.c.make(t, plain).compute(t, plain))
 	}
-	plain := withoutCudnn(t)
-	near(t, "in parts", got, c.make(t, plain).compute(t, plain))
 }
 
 // goddp's kernels compute what cuDNN does not, and the log says why.

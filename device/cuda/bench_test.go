@@ -262,7 +262,7 @@ func BenchmarkLaunch(b *testing.B) {
 	}
 }
 
-// BenchmarkAttention measures causal attention with GPT-2's shape and with larger heads, where
+// BenchmarkAttention measures causal attention with the shapes of GPT-2 and Llama 3.2 1B, where
 // queries, keys and values are parts of one tensor, by the package's own kernels and by cuDNN. It counts
 // only the products on and below the diagonal. "backward" computes all gradients and counts five
 // products, as other implementations' figures do. bench/torch_attention.py prints PyTorch's figures. "documents" are
@@ -270,42 +270,54 @@ func BenchmarkLaunch(b *testing.B) {
 func BenchmarkAttention(b *testing.B) {
 	d := gpu(b, &Options{Log: quiet()})
 	k, s := d.kernels, d.compute
-	const rows = 1024
 	for _, c := range []struct {
-		dt                   device.DType
-		batches, heads, size int
+		dt                                   device.DType
+		batches, rows, heads, keyHeads, size int
 	}{
-		{device.BFloat16, 16, 12, 64}, {device.BFloat16, 64, 12, 64}, {device.BFloat16, 16, 6, 128},
-		{device.Float16, 16, 12, 64}, {device.Float32, 16, 12, 64},
+		{device.BFloat16, 16, 1024, 12, 12, 64}, {device.BFloat16, 64, 1024, 12, 12, 64}, {device.BFloat16, 16, 1024, 6, 6, 128},
+		{device.BFloat16, 8, 2048, 32, 8, 64}, {device.BFloat16, 4, 4096, 32, 8, 64}, {device.BFloat16, 4, 2048, 32, 8, 128},
+		{device.Float16, 16, 1024, 12, 12, 64}, {device.Float32, 16, 1024, 12, 12, 64},
 	} {
-		qkv, o := uniform(b, d, tensor(b, d, c.dt, c.batches, rows, 3*c.heads, c.size)), tensor(b, d, c.dt, c.batches, rows, c.heads, c.size)
-		dqkv, g := tensor(b, d, c.dt, c.batches, rows, 3*c.heads, c.size), uniform(b, d, tensor(b, d, c.dt, c.batches, rows, c.heads, c.size))
-		lse := tensor(b, d, device.Float32, c.batches, c.heads, rows)
-		part := func(t device.Tensor, i int) kernels.Heads { return kernels.RowsFirst(t, i*c.heads, c.heads) }
-		a := kernels.Attend{Q: part(qkv, 0), K: part(qkv, 1), V: part(qkv, 2), Causal: true, Scale: 1 / math.Sqrt(float64(c.size))}
-		to := kernels.AttentionGrads{Q: part(dqkv, 0), K: part(dqkv, 1), V: part(dqkv, 2), AccQ: device.Store, AccK: device.Store, AccV: device.Store}
+		all := c.heads + 2*c.keyHeads
+		qkv, o := uniform(b, d, tensor(b, d, c.dt, c.batches, c.rows, all, c.size)), tensor(b, d, c.dt, c.batches, c.rows, c.heads, c.size)
+		dqkv, g := tensor(b, d, c.dt, c.batches, c.rows, all, c.size), uniform(b, d, tensor(b, d, c.dt, c.batches, c.rows, c.heads, c.size))
+		lse := tensor(b, d, device.Float32, c.batches, c.heads, c.rows)
+		parts := func(t device.Tensor) (q, k, v kernels.Heads) {
+			return kernels.RowsFirst(t, 0, c.heads), kernels.RowsFirst(t, c.heads, c.keyHeads), kernels.RowsFirst(t, c.heads+c.keyHeads, c.keyHeads)
+		}
+		a := kernels.Attend{Causal: true, Scale: 1 / math.Sqrt(float64(c.size))}
+		to := kernels.AttentionGrads{AccQ: device.Store, AccK: device.Store, AccV: device.Store}
+		a.Q, a.K, a.V = parts(qkv)
+		to.Q, to.K, to.V = parts(dqkv)
 		result, gradient := kernels.RowsFirst(o, 0, c.heads), kernels.RowsFirst(g, 0, c.heads)
-		product := 2 * float64(c.batches*c.heads) * rows * rows / 2 * float64(c.size) / 1e12
+		product := 2 * float64(c.batches*c.heads) * float64(c.rows*c.rows) / 2 * float64(c.size) / 1e12
 		ok(b, k.ownAttention(s, result, lse, a))
 		run := func(name string, products float64, f func() error) {
-			b.Run(fmt.Sprintf("%v/%dx%dx%dx%d/%s", c.dt, c.batches, c.heads, rows, c.size, name), func(b *testing.B) { measure(b, d, products*product, "TFLOP/s", f) })
+			b.Run(fmt.Sprintf("%v/%dx%d(%d)x%dx%d/%s", c.dt, c.batches, c.heads, c.keyHeads, c.rows, c.size, name), func(b *testing.B) {
+				measure(b, d, products*product, "TFLOP/s", f)
+			})
 		}
 		run("own forward", 2, func() error { return k.ownAttention(s, result, lse, a) })
 		run("own backward", 5, func() error { return k.ownAttentionGrad(s, to, gradient, result, lse, a) })
 		const document = 128
 		inDocuments := a
-		inDocuments.Starts = tensor(b, d, device.Int64, c.batches, rows)
-		starts := make([]int64, c.batches*rows)
+		inDocuments.Starts = tensor(b, d, device.Int64, c.batches, c.rows)
+		starts := make([]int64, c.batches*c.rows)
 		for i := range starts {
-			starts[i] = int64(i % rows / document * document)
+			starts[i] = int64(i % c.rows / document * document)
 		}
 		ok(b, d.CopyIn(s, inDocuments.Starts.Buf, unsafe.Slice((*byte)(unsafe.Pointer(&starts[0])), 8*len(starts))))
-		run("documents forward", 2.*document/rows, func() error { return k.ownAttention(s, result, lse, inDocuments) })
-		run("documents backward", 5.*document/rows, func() error { return k.ownAttentionGrad(s, to, gradient, result, lse, inDocuments) })
-		ok(b, k.PrepareAttention(s, result, a))
-		if k.flash.way(result, a) != nil {
-			run("cuDNN forward", 2, func() error { return k.Attention(s, result, lse, a) })
-			run("cuDNN backward", 5, func() error { return k.AttentionGrad(s, to, gradient, result, lse, a) })
+		run("documents forward", 2.*document/float64(c.rows), func() error { return k.ownAttention(s, result, lse, inDocuments) })
+		run("documents backward", 5.*document/float64(c.rows), func() error { return k.ownAttentionGrad(s, to, gradient, result, lse, inDocuments) })
+		for _, name := range []string{"cuDNN", "cuDNN in any order"} {
+			k.flash.anyOrder = name != "cuDNN"
+			ok(b, k.PrepareAttention(s, result, a))
+			if k.flash.way(result, a) != nil {
+				run(name+" forward", 2, func() error { return k.Attention(s, result, lse, a) })
+				run(name+" backward", 5, func() error { return k.AttentionGrad(s, to, gradient, result, lse, a) })
+			}
+			clear(k.flash.ways)
+			clear(k.flash.faults)
 		}
 		for _, t := range []device.Tensor{qkv, o, dqkv, g, lse, inDocuments.Starts} {
 			d.Free(t.Buf)
@@ -314,9 +326,15 @@ func BenchmarkAttention(b *testing.B) {
 }
 
 // BenchmarkNormalization runs the kernels of GPT-2 124M's LayerNorms and embeddings, for 64 sequences of
-// 1024 tokens. It counts the bytes that a kernel must read and write.
+// 1024 tokens, and the same for Llama 3.2 1B's hidden size. It counts the bytes that a kernel must read and write.
 func BenchmarkNormalization(b *testing.B) {
-	const batch, length, cols, vocab = 64, 1024, 768, 50304
+	for _, cols := range []int{768, 2048} {
+		b.Run(fmt.Sprint(cols), func(b *testing.B) { benchmarkNormalization(b, cols) })
+	}
+}
+
+func benchmarkNormalization(b *testing.B, cols int) {
+	const batch, length, vocab = 64, 1024, 50304
 	const rows = batch * length
 	d := gpu(b, &Options{Log: quiet()})
 	k, s := kernels.Of(d), d.Compute()
