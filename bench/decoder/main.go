@@ -31,6 +31,7 @@ import (
 	"github.com/goddp/goddp/lora"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
+	"github.com/goddp/goddp/profile"
 )
 
 var (
@@ -49,6 +50,7 @@ var (
 	captured  = flag.Bool("captured", true, "capture the step, on a GPU")
 	warmup    = flag.Int("warmup", 5, "number of steps before the measured ones")
 	steps     = flag.Int("steps", 12, "number of measured steps")
+	trace     = flag.String("trace", "", "write a trace of one more step of rank 0 to this `file`")
 	tokens    = flag.Int("generate", 0, "measure the decoding of so many tokens in each row, instead of training")
 	documents = flag.String("documents", "", "train on documents that are `padded` to the longest of a batch, or packed into rows")
 )
@@ -223,6 +225,7 @@ func (r *result) train(ctx context.Context, pg *comm.ProcessGroup, m *decoder.Mo
 	}
 	var start time.Time
 	n, used, places := 0, 0, 0
+	var last []*autograd.Variable
 	for b, err := range all {
 		if err != nil {
 			return err
@@ -240,6 +243,7 @@ func (r *result) train(ctx context.Context, pg *comm.ProcessGroup, m *decoder.Mo
 			return err
 		}
 		if n == *warmup+*steps {
+			last = b.in
 			break
 		}
 	}
@@ -252,7 +256,15 @@ func (r *result) train(ctx context.Context, pg *comm.ProcessGroup, m *decoder.Mo
 		r.Name += "-" + *documents
 		r.Filled = float64(used) / float64(places)
 	}
-	return nil
+	if *trace == "" {
+		return nil
+	}
+	recorder := profile.Of(dev)
+	recorder.Start()
+	if _, err := step(last...); err != nil || pg.Rank() > 0 {
+		return err
+	}
+	return recorder.WriteFile(*trace, 0)
 }
 
 // decode measures the tokens after the first half.
