@@ -261,7 +261,10 @@ func (r *result) train(ctx context.Context, pg *comm.ProcessGroup, m *decoder.Mo
 	}
 	recorder := profile.Of(dev)
 	recorder.Start()
-	if _, err := step(last...); err != nil || pg.Rank() > 0 {
+	if _, err := step(last...); err != nil {
+		return err
+	}
+	if err := dev.Compute().Sync(ctx); err != nil || pg.Rank() > 0 {
 		return err
 	}
 	return recorder.WriteFile(*trace, 0)
