@@ -24,7 +24,7 @@ type rowNormArgs struct {
 }
 
 // rowHeld is, for each version of the kernels, the maximum number of elements of a row per thread.
-var rowHeld = [...]int{24, 32}
+var rowHeld = [...]int{16, 24, 32}
 
 // rowWarps is the maximum number of warps per block, as in kernels/row_norm.cu.
 const rowWarps = 8
@@ -51,10 +51,13 @@ func (a *rowNormArgs) fit(dt device.DType, z operand.NormSizes, p kernels.Norm) 
 		packed(a.dst, a.sum, a.x, a.y, a.g, a.addend, a.weight, a.bias)
 }
 
-// blocks returns the grid for n blocks, and the version of the kernels. A block has as many warps per row
-// as needed.
-func (a *rowNormArgs) blocks(n int) (g grid, version int) {
-	g = grid{n, 1, 1, warp * ceil(int(a.cols), rowHeld[len(rowHeld)-1]*warp), 1}
+// blocks returns the grid for n blocks, and the version of the kernels. One warp computes a row if it can hold it. The
+// threads of several warps hold the given number of elements each if that is enough for the row.
+func (a *rowNormArgs) blocks(n, held int) (g grid, version int) {
+	g = grid{n, 1, 1, warp, 1}
+	if int(a.cols) > rowHeld[len(rowHeld)-1]*warp {
+		g.threadsX = warp * min(ceil(int(a.cols), held*warp), rowWarps)
+	}
 	if g.threadsX == warp {
 		g.threadsY = rowsAtOnce
 	}
@@ -65,7 +68,7 @@ func (a *rowNormArgs) blocks(n int) (g grid, version int) {
 }
 
 func (k *kernelSet) rowNormForward(st device.Stream, dt device.DType, a rowNormArgs) error {
-	g, version := a.blocks(1)
+	g, version := a.blocks(1, rowHeld[len(rowHeld)-1])
 	g.x = min(ceil(int(a.rows), g.threadsY), k.d.props.sms*rowBlocks)
 	return k.launch(k.d.stream(st), k.rowNorm[version][dt], g, unsafe.Pointer(&a), unsafe.Sizeof(a))
 }
@@ -83,7 +86,7 @@ func (k *kernelSet) rowNormBackward(st device.Stream, dt device.DType, a rowNorm
 		}
 		a.part, a.parts = uint64(work.Addr()), uint64(parts)
 	}
-	g, version := a.blocks(parts)
+	g, version := a.blocks(parts, rowHeld[0]) // so that registers suffice to load the next row ahead
 	if err := k.launch(s, k.rowNormGrad[version][dt], g, unsafe.Pointer(&a), unsafe.Sizeof(a)); err != nil || a.part == 0 {
 		return err
 	}

@@ -1,6 +1,6 @@
 // Normalization over contiguous rows: LayerNorm and RMSNorm. A row is read once and kept in registers.
 // A thread holds at most HELD elements of it, in packs of 16 bytes. One warp computes a row of up to
-// 32·HELD elements, a block a longer row. Arithmetic is in float. The order of sums depends only on
+// 1024 elements, a block a longer row. Arithmetic is in float. The order of sums depends only on
 // the shapes.
 
 #define ROW_WARPS 8 // maximum number of warps per block
@@ -134,24 +134,29 @@ template <class T, int HELD> __device__ inline void row_norm(const RowNorm &a) {
 }
 
 // row_norm_grad computes the gradient of x and, in the same pass, each block's sums for the gradients
-// of bias and weight. With MORE it adds the addend and the existing gradient of x.
+// of bias and weight. With MORE it adds the addend and the existing gradient of x. If registers suffice, the next row is
+// loaded while one is computed.
 template <class T, int HELD, bool MORE> __device__ inline void row_norm_grad(const RowNorm &a, float (*fold)[HELD][32]) {
 	typedef Held<T, HELD> Row;
 	const int N = Row::N, PACKS = Row::PACKS;
 	const u32 packs = a.cols / N;
 	const u64 step = gridDim.x * (u64)blockDim.y;
 	const float cols = a.cols, alpha = a.acc.alpha, beta = a.acc.beta;
+	const bool ahead = HELD <= 16;
 	float sums[PACKS][N] = {}, products[PACKS][N] = {};
-	Row w;
+	Row w, x, g, addend, next_x, next_g, next_addend;
+	auto load = [&](u64 row) {
+		next_x.load(a.x, row, packs);
+		next_g.load(a.g, row, packs);
+		if (MORE) next_addend.load(a.addend, row, packs);
+	};
 	w.load(a.weight, 0, packs, 1);
-	for (u64 row = blockIdx.x * (u64)blockDim.y + threadIdx.y; row < a.rows; row += step) {
-		Row x, g, addend, present;
-		x.load(a.x, row, packs);
-		g.load(a.g, row, packs);
-		if (MORE) {
-			addend.load(a.addend, row, packs);
-			present.load(beta != 0 ? a.dst : 0, row, packs);
-		}
+	u64 row = blockIdx.x * (u64)blockDim.y + threadIdx.y;
+	if (ahead && row < a.rows) load(row);
+	for (; row < a.rows; row += step) {
+		if (!ahead) load(row);
+		x = next_x, g = next_g, addend = next_addend;
+		if (ahead && row + step < a.rows) load(row + step);
 		const float scale = row_scale(((const float *)a.variance)[row], a.eps), shift = a.centered ? -((const float *)a.mean)[row] * scale : 0.0f;
 		float total[2] = {}; // of h = g·weight, and of h times the normalized x
 		Row::each(packs, [&](int i, int j) {
@@ -168,8 +173,17 @@ template <class T, int HELD, bool MORE> __device__ inline void row_norm_grad(con
 		Row::each(packs, [&](int i, int j) {
 			const float y = x(i, j) * scale + shift, h = g(i, j) * w(i, j);
 			out[j] = by * (h - s - y * q);
-			if (MORE) out[j] += alpha * addend(i, j) + beta * present(i, j);
-		}, [&](int i, u32 at) { ((uint4 *)a.dst)[row * packs + at] = pack_of<T>(out); });
+			if (MORE) out[j] += alpha * addend(i, j);
+		}, [&](int i, u32 at) {
+			uint4 *to = (uint4 *)a.dst + row * packs + at;
+			if (MORE && beta != 0) {
+				Pack<T> present;
+				present.raw = *to;
+#pragma unroll
+				for (int j = 0; j < N; j++) out[j] += beta * up(present.v[j]);
+			}
+			*to = pack_of<T>(out);
+		});
 	}
 	if (!a.part) return;
 	const u32 lane = threadIdx.x % 32;
@@ -224,8 +238,8 @@ template <class T> __device__ inline void row_norm_fold(const RowNorm &a) {
 	}
 }
 
-// Rows of up to 24 elements per thread have separate kernels, which use fewer registers. 16-bit
-// elements leave enough registers for two blocks of ROW_WARPS warps per multiprocessor.
+// Kernels for fewer elements per thread use fewer registers. 16-bit elements leave enough registers for two blocks of
+// ROW_WARPS warps per multiprocessor.
 #define ROW_BLOCKS(T) (sizeof(T) == 2 ? 2 : 1)
 #define EXPORT(name, T, HELD) \
 	extern "C" __global__ void __launch_bounds__(32 * ROW_WARPS, ROW_BLOCKS(T)) row_norm_##HELD##_##name(const RowNorm a) { row_norm<T, HELD>(a); } \
@@ -235,6 +249,7 @@ template <class T> __device__ inline void row_norm_fold(const RowNorm &a) {
 		else row_norm_grad<T, HELD, false>(a, fold); \
 	}
 #define EXPORT_BOTH(name, T) \
+	EXPORT(name, T, 16) \
 	EXPORT(name, T, 24) \
 	EXPORT(name, T, 32) \
 	extern "C" __global__ void row_norm_fold_##name(const RowNorm a) { row_norm_fold<T>(a); }
