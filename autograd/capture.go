@@ -73,7 +73,8 @@ const maxAttempts = 8
 // after Step. While a step is captured, the collectives of other goroutines wait. So step must not wait for such a
 // goroutine.
 //
-// The captures share the device memory that a step needs. Each has a copy of its inputs. A capture is kept until
+// The captures share the device memory that a step needs. Each has a copy of its inputs, and keeps the memory of the
+// other variables that it reads until the program frees it. A capture is kept until
 // the returned function is unreachable, 16 other captures were used since its last use, or a call finds that the
 // gradients have got other memory. The gradients of
 // Linear's weights are computed on a separate stream, which has its own scratch memory. opts may be nil.
@@ -122,10 +123,11 @@ func (s *state) drop(r *captures) {
 type variant struct {
 	*capture.Step
 	shapes string
-	in     []*Variable // the inputs of the captured work
-	from   []content   // by input: the content that was last copied to it
-	out    *Variable   // its result, or nil
-	copied *Variable   // the copy of out that the replay in progress returns
+	in     []*Variable     // the inputs of the captured work
+	from   []content       // by input: the content that was last copied to it
+	out    *Variable       // its result, or nil
+	copied *Variable       // the copy of out that the replay in progress returns
+	reads  map[*block]bool // the program's memory that the captured work uses, which stays while the variant does
 	// changes is the number of the state's changes. After a further one the captured work may use memory that is gone.
 	changes uint64
 
@@ -262,7 +264,8 @@ func (c *captured) capture(in []*Variable, shapes string) (*variant, error) {
 		like = c.variants[0].Step
 	}
 	made, err := capture.Capture(kernels.Unbounded, s.dev, like, func() error {
-		r := &stepCapture{Step: capture.Of(s.dev), before: s.stepState, gradients: map[*gradsink.State]bool{}}
+		r := &stepCapture{Step: capture.Of(s.dev), before: s.stepState, gradients: map[*gradsink.State]bool{}, reads: map[*block]bool{}}
+		v.reads = r.reads
 		r.After(func(err error) error { // before other functions of After, which may save the generator
 			if err == nil {
 				s.random.state.Offset += r.drawn
@@ -314,6 +317,7 @@ type stepCapture struct {
 	before    stepState
 	gradients map[*gradsink.State]bool // the states of the gradients that the step uses
 	drawn     uint64                   // the number of random numbers that the step draws
+	reads     map[*block]bool          // the program's memory that the step uses
 }
 
 // touch notes that the step is about to use the leaf's gradient. reads says that the step depends on whether the

@@ -409,6 +409,29 @@ func TestEmulatedCapturedStepSeesItsInputs(t *testing.T) {
 	}
 }
 
+// A captured step keeps the memory that it reads, also if the program drops its variables.
+func TestEmulatedCapturedStepKeepsWhatItReads(t *testing.T) {
+	dev := openGPU(t)
+	const n = 1 << 16
+	factor := wave(dev, 1, 1, n)
+	step := autograd.Capture(dev, func(in ...*autograd.Variable) (*autograd.Variable, error) {
+		return autograd.Sum(autograd.Mul(in[0], factor)), nil
+	}, &autograd.CaptureOptions{Required: true})
+	x := wave(dev, 2, 1, n)
+	want := lossOf(t, step, x)
+	for range 2 {
+		lossOf(t, step, x)
+	}
+	factor = nil
+	for range 3 {
+		runtime.GC()
+		wave(dev, 3, 1, n).Retain() // it would get the memory
+	}
+	if got := lossOf(t, step, x); got != want {
+		t.Errorf("after the garbage collection the step gives %v, want %v", got, want)
+	}
+}
+
 // wave returns a batch of rows of numbers.
 func wave(dev device.Device, n, rows, columns int) *autograd.Variable {
 	data := make([]float32, rows*columns)

@@ -177,6 +177,9 @@ func (v *Variable) alive() {
 	if v.mem.freed != "" {
 		panic(&FreedError{Op: v.op, Name: v.name, Step: v.mem.made, Freed: v.mem.freed})
 	}
+	if r := v.s.capturing; r != nil && v.mem.scope == nil {
+		r.reads[v.mem] = true
+	}
 	if v.sink != nil {
 		v.sink.Settle()
 	}

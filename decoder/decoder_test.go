@@ -8,21 +8,11 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/decoder"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/internal/testkit/cputest"
 	"github.com/goddp/goddp/internal/testkit/must"
 	"github.com/goddp/goddp/lora"
 	"github.com/goddp/goddp/nn"
 )
-
-func newDevice(t *testing.T) device.Device {
-	dev := cpu.New(nil)
-	t.Cleanup(func() {
-		if err := dev.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return dev
-}
 
 // small describes a model with all kinds of layers.
 var small = decoder.Config{
@@ -56,7 +46,7 @@ func newModels(t *testing.T, dev device.Device, recompute bool) map[string]*deco
 // With positions and starts, two documents in one row have the logits and gradients that they have in
 // rows of their own.
 func TestPackedDocuments(t *testing.T) {
-	dev := newDevice(t)
+	dev := cputest.New(t)
 	const first, second = 4, 5 // their lengths
 	ids := []int64{1, 2, 3, 4, 9, 8, 7, 6, 5}
 	row := func(ids []int64) *autograd.Variable { return autograd.FromSlice(dev, ids, 1, len(ids)) }
@@ -107,7 +97,7 @@ func near(t *testing.T, what string, got, want []float64) {
 
 // The loss is the cross-entropy of the logits, also of some labels alone, and with an adapter.
 func TestLoss(t *testing.T) {
-	dev := newDevice(t)
+	dev := cputest.New(t)
 	targets := map[string]string{"Llama": "lm_head", "GPT-2": "c_attn"}
 	ids, next := autograd.FromSlice(dev, []int64{1, 2, 3, 4}, 2, 2), autograd.FromSlice(dev, []int64{4, 3, 2, 1}, 2, 2)
 	for name, m := range newModels(t, dev, false) {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"math"
-	"slices"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
@@ -47,8 +46,8 @@ type Rope struct {
 type rope struct {
 	frequencies []float32 // the angle of each pair at position 1
 	factor      float32
-	most        int     // the maximum number of positions
-	tables      []table // all that were made, because captured steps may read them
+	most        int // the maximum number of positions
+	table       table
 }
 
 // table holds the cosines and sines of the first rows positions.
@@ -116,8 +115,9 @@ func (r Rope) Frequencies(size int) (f []float32, scale float32, err error) {
 	return f, scale, nil
 }
 
-func (r *rope) table(dev device.Device, rows int) table {
-	var cos, sin []float32
+func (r *rope) newTable(dev device.Device, rows int) table {
+	n := rows * len(r.frequencies)
+	cos, sin := make([]float32, 0, n), make([]float32, 0, n)
 	for t := range rows {
 		for _, f := range r.frequencies {
 			y, x := math.Sincos(float64(float32(t) * f))
@@ -132,15 +132,10 @@ func (r *rope) angles(dev device.Device, dt device.DType, rows int, positions *a
 	if positions != nil {
 		rows = r.most
 	}
-	i := slices.IndexFunc(r.tables, func(t table) bool { return t.rows >= rows && t.cos.Device() == dev })
-	if i < 0 {
-		i = len(r.tables)
-		if i > 0 {
-			rows = max(rows, 2*r.tables[i-1].rows) // so that a text that grows takes few tables
-		}
-		r.tables = append(r.tables, r.table(dev, rows))
+	if r.table.rows < rows || r.table.cos.Device() != dev {
+		r.table = r.newTable(dev, max(rows, min(2*r.table.rows, r.most))) // so that a text that grows takes few tables
 	}
-	cos, sin = r.tables[i].cos, r.tables[i].sin
+	cos, sin = r.table.cos, r.table.sin
 	if positions != nil {
 		at := autograd.Flatten(positions, 0)
 		cos, sin = autograd.Embedding(cos, at, -1), autograd.Embedding(sin, at, -1)

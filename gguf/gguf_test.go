@@ -16,23 +16,13 @@ import (
 
 	"github.com/goddp/goddp/decoder"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/gguf"
 	"github.com/goddp/goddp/internal/kernels"
+	"github.com/goddp/goddp/internal/testkit/cputest"
 	"github.com/goddp/goddp/internal/testkit/must"
 	"github.com/goddp/goddp/lora"
 	"github.com/goddp/goddp/nn"
 )
-
-func newDevice(t *testing.T) device.Device {
-	dev := cpu.New(nil)
-	t.Cleanup(func() {
-		if err := dev.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return dev
-}
 
 func write(t *testing.T, dir, name, content string) {
 	t.Helper()
@@ -144,7 +134,7 @@ func read(t *testing.T, path string) (c contents) {
 
 // A file has llama.cpp's names, keys and types, and the model's numbers.
 func TestFile(t *testing.T) {
-	dev := newDevice(t)
+	dev := cputest.New(t)
 	config := llama(func(c *decoder.Config) {
 		c.Vocab, c.Feedforward, c.QKVBias, c.OutBias = 280, 80, true, true // rows of 80 are not whole blocks
 		c.Layers = []decoder.Layer{{Window: 9}}
@@ -209,7 +199,7 @@ func TestFile(t *testing.T) {
 
 // A large matrix is converted in parts of whole heads.
 func TestLargeMatrix(t *testing.T) {
-	dev := newDevice(t)
+	dev := cputest.New(t)
 	m := newModel(t, dev, decoder.Config{Vocab: 280, Hidden: 40, Feedforward: 8, Heads: 1700, KeyHeads: 1, HeadSize: 16, Layers: make([]decoder.Layer, 1)}, nil)
 	path := filepath.Join(t.TempDir(), "model.gguf")
 	if err := gguf.Write(t.Context(), path, m, sentencePiece(t), gguf.F32); err != nil {
@@ -222,7 +212,7 @@ func TestLargeMatrix(t *testing.T) {
 // GPT-2 has llama.cpp's names, and Float32 where llama.cpp wants it.
 func TestGPT2(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "model.gguf")
-	m := newModel(t, newDevice(t), configs["gpt2"], nil)
+	m := newModel(t, cputest.New(t), configs["gpt2"], nil)
 	if err := gguf.Write(t.Context(), path, m, byteLevel(t, map[string]any{"type": "ByteLevel"}), gguf.Q8_0); err != nil {
 		t.Fatal(err)
 	}
@@ -292,7 +282,7 @@ func checkTensor(t *testing.T, name string, kind gguf.Type, number uint32, got c
 
 // The keys of a tokenizer are from all the files in which folders of the hub have them.
 func TestTokenizerKeys(t *testing.T) {
-	dev := newDevice(t)
+	dev := cputest.New(t)
 	m := newModel(t, dev, llama(func(*decoder.Config) {}), nil)
 	folder, path := byteLevel(t, map[string]any{"type": "ByteLevel"}), filepath.Join(t.TempDir(), "model.gguf")
 	check := func(want map[string]any) {
@@ -329,7 +319,7 @@ func TestTokenizerKeys(t *testing.T) {
 
 // A model or a tokenizer that llama.cpp cannot have is an error that says what, and no file is written.
 func TestErrors(t *testing.T) {
-	dev := newDevice(t)
+	dev := cputest.New(t)
 	rope := func(r decoder.Rope) decoder.Config { return llama(func(c *decoder.Config) { c.Rope = r }) }
 	l3 := decoder.Rope{Scaling: decoder.Llama3Scaling, Factor: 8, LowFrequency: 1, HighFrequency: 4}
 	replaced := func(old, new string) func(string) string {

@@ -19,6 +19,7 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/gguf"
 	"github.com/goddp/goddp/internal/testkit"
+	"github.com/goddp/goddp/internal/testkit/cputest"
 	"github.com/goddp/goddp/internal/testkit/must"
 )
 
@@ -86,7 +87,7 @@ func off(got, want [][]float64) float64 {
 func TestLlamaCPP(t *testing.T) {
 	testkit.Long(t)
 	modules := install(t)
-	dev := newDevice(t)
+	dev := cputest.New(t)
 	prompt := []int64{1, 70, 33, 12, 99, 7, 7, 250, 19, 101, 55, 3}
 	const steps = 40
 	var jobs []job

@@ -14,22 +14,12 @@ import (
 	"github.com/goddp/goddp/checkpoint/safetensors"
 	"github.com/goddp/goddp/decoder"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/hf"
+	"github.com/goddp/goddp/internal/testkit/cputest"
 	"github.com/goddp/goddp/internal/testkit/must"
 	"github.com/goddp/goddp/lora"
 	"github.com/goddp/goddp/nn"
 )
-
-func newDevice(t *testing.T) device.Device {
-	dev := cpu.New(nil)
-	t.Cleanup(func() {
-		if err := dev.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return dev
-}
 
 // small is the config.json of a small model, with a key that no program knows.
 const small = `{
@@ -90,7 +80,7 @@ func save(t *testing.T, f *hf.Folder, dir string, opts *hf.SaveOptions) map[stri
 
 // A folder in any type and any number of files is the same after it was loaded and saved, in the type of its files.
 func TestRoundTrip(t *testing.T) {
-	dev := newDevice(t)
+	dev := cputest.New(t)
 	for _, dt := range []device.DType{device.Float32, device.Float16, device.BFloat16} {
 		dir, _ := newFolder(t, dev, dt)
 		for _, name := range []string{"generation_config.json", "tokenizer.json", "tokenizer_config.json", "merges.txt"} {
@@ -133,7 +123,7 @@ func equal(a, b map[string]string) bool {
 
 // A folder of 16-bit weights is exact in Float32. Saved in that type, config.json says so.
 func TestConversion(t *testing.T) {
-	dev := newDevice(t)
+	dev := cputest.New(t)
 	for _, dt := range []device.DType{device.Float16, device.BFloat16} {
 		dir, _ := newFolder(t, dev, dt)
 		wide := must.New(hf.Load(dir, dev, nil))
@@ -153,7 +143,7 @@ func TestConversion(t *testing.T) {
 // The files of a model without its head have other names, and some old files have tensors that are no parameters. Weights
 // of the logits that are tied may be in a file.
 func TestOldNames(t *testing.T) {
-	dev := newDevice(t)
+	dev := cputest.New(t)
 	dir, tensors := newFolder(t, dev, device.Float32)
 	want := nn.State(must.New(hf.Load(dir, dev, nil)).Model)
 	write(t, dir, "config.json", strings.Replace(small, `"mystery"`, `"tie_word_embeddings": true, "mystery"`, 1))
@@ -178,7 +168,7 @@ func TestOldNames(t *testing.T) {
 
 // Load says in one line what is wrong with a folder.
 func TestErrors(t *testing.T) {
-	dev := newDevice(t)
+	dev := cputest.New(t)
 	rows := safetensors.Bytes(device.Float32, device.Shape{3}, make([]byte, 12))
 	config := func(old, new string) func(string, map[string]safetensors.Source) {
 		return func(dir string, _ map[string]safetensors.Source) {
@@ -248,7 +238,7 @@ func float8(n int) safetensors.Source {
 
 // A model with adapters is saved after they are merged.
 func TestAdapters(t *testing.T) {
-	dev := newDevice(t)
+	dev := cputest.New(t)
 	dir, _ := newFolder(t, dev, device.Float32)
 	f := must.New(hf.Load(dir, dev, nil))
 	adapters := must.New(lora.Add(f.Model, &lora.Options{Targets: []string{"q_proj", "lm_head"}}))
@@ -274,7 +264,7 @@ func TestAdapters(t *testing.T) {
 
 // A loaded model trains: its parameters require gradients.
 func TestLoadedModelTrains(t *testing.T) {
-	dev := newDevice(t)
+	dev := cputest.New(t)
 	dir, _ := newFolder(t, dev, device.Float32)
 	f := must.New(hf.Load(dir, dev, nil))
 	ids := autograd.FromSlice(dev, []int64{1, 2, 3, 4}, 2, 2)

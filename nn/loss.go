@@ -225,8 +225,9 @@ func likelihood(op string, x, labels *autograd.Variable, o CrossEntropyOptions) 
 	}
 	shape := labels.Shape()
 	var ignored *autograd.Variable
+	everywhere := autograd.Equal(labels, labels)
 	if o.IgnoreIndex != nil {
-		ignored = autograd.Equal(labels, autograd.FromSlice(labels.Device(), []int64{*o.IgnoreIndex}))
+		ignored = autograd.Equal(labels, autograd.MaskedFill(labels, everywhere, float64(*o.IgnoreIndex))) // FromSlice cannot be captured
 		labels = autograd.MaskedFill(labels, ignored, 0)
 	}
 	// counted returns v with 0 where the label is ignored.
@@ -238,7 +239,7 @@ func likelihood(op string, x, labels *autograd.Variable, o CrossEntropyOptions) 
 	}
 	column := append(device.Shape{shape[0], 1}, shape[1:]...) // the labels' shape with a class axis of size 1
 	loss := autograd.Neg(autograd.Reshape(autograd.Gather(x, 1, autograd.Reshape(labels, column...)), shape...))
-	weights := autograd.MaskedFill(loss.Detach(), autograd.Equal(labels, labels), 1) // ones
+	weights := autograd.MaskedFill(loss.Detach(), everywhere, 1) // ones
 	if o.Weight != nil {
 		weights = autograd.Reshape(autograd.IndexSelect(wide(o.Weight).Detach(), 0, autograd.Reshape(labels, -1)), shape...)
 		loss = autograd.Mul(loss, weights)

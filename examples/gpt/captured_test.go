@@ -15,14 +15,14 @@ import (
 	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/internal/testkit/commtest"
 	"github.com/goddp/goddp/internal/testkit/must"
+	"github.com/goddp/goddp/internal/testkit/steptest"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
 
 // trainSmall makes steps of a small model with bfloat16 parameters, and returns the losses and the parameters as bytes.
-func trainSmall(t *testing.T, pg *comm.ProcessGroup, captured bool) (state []byte, err error) {
-	const batch, steps = 2, 5
-	dev, c := pg.Device(), decoder.GPT2Config{Vocab: 17, Positions: 8, Layers: 1, Heads: 2, Hidden: 16, Recompute: true}
+func trainSmall(t *testing.T, pg *comm.ProcessGroup, captured bool) ([]byte, error) {
+	c := decoder.GPT2Config{Vocab: 17, Positions: 8, Layers: 1, Heads: 2, Hidden: 16, Recompute: true}
 	net := must.New(decoder.NewGPT2(c))
 	if err := nn.Cast(net, device.BFloat16, nil); err != nil {
 		return nil, err
@@ -35,9 +35,12 @@ func trainSmall(t *testing.T, pg *comm.ProcessGroup, captured bool) (state []byt
 	if err != nil {
 		return nil, err
 	}
-	runs := 0
-	step := func(in ...*autograd.Variable) (*autograd.Variable, error) {
-		runs++
+	inputs := func(n int) []*autograd.Variable {
+		opt.SetLR(0.01 / float64(n+1))
+		ids, next := steptest.Tokens(pg.Device(), 2, c.Positions, c.Vocab, 7*n+3*pg.Rank())
+		return []*autograd.Variable{ids, next}
+	}
+	return steptest.Run(t.Context(), model.Parameters(), captured, inputs, func(in ...*autograd.Variable) (*autograd.Variable, error) {
 		opt.ZeroGrad()
 		loss := model.Run(func() *autograd.Variable { return net.Loss(in[0], in[1], nil) })
 		if err := loss.Backward(nil); err != nil {
@@ -47,35 +50,7 @@ func trainSmall(t *testing.T, pg *comm.ProcessGroup, captured bool) (state []byt
 			return nil, err
 		}
 		return loss, opt.Step()
-	}
-	if captured {
-		step = autograd.Capture(dev, step, &autograd.CaptureOptions{Required: true})
-	}
-	for n := range steps {
-		ids := make([]int64, batch*(c.Positions+1))
-		for i := range ids {
-			ids[i] = int64((i*i + 7*n + 3*pg.Rank()) % c.Vocab)
-		}
-		opt.SetLR(0.01 / float64(n+1))
-		in := autograd.Reshape(autograd.FromSlice(dev, ids[:batch*c.Positions]), batch, c.Positions)
-		next := autograd.Reshape(autograd.FromSlice(dev, ids[1:1+batch*c.Positions]), batch, c.Positions)
-		loss, err := step(in, next)
-		if err != nil {
-			return nil, fmt.Errorf("step %d: %w", n, err)
-		}
-		state = fmt.Append(state, loss.Item(), " ")
-	}
-	if captured && runs != 3 { // two before the capture, and that
-		err = fmt.Errorf("the step ran %d times, want 3", runs)
-	}
-	for _, p := range model.Parameters() {
-		b, e := p.Var().Bytes(t.Context())
-		if e != nil {
-			return nil, e
-		}
-		state = append(state, b...)
-	}
-	return state, err
+	})
 }
 
 // Captured steps of a model that computes blocks again give the losses and parameters of steps that are not captured,
