@@ -51,6 +51,8 @@ const (
 	StopFileVar = "GODDP_STOP_FILE"
 	// FlightFDVar is the file descriptor of the memory for the worker's flight recorder.
 	FlightFDVar = "GODDP_FLIGHT_FD"
+	// ReportFDVar is the file descriptor of the socket to which the worker reports its numbers: see package telemetry.
+	ReportFDVar = "GODDP_REPORT_FD"
 )
 
 // What golaunch tells a golaunch that its worker starts. If one of these variables equals the user's variable for the
