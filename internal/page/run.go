@@ -1,0 +1,476 @@
+package page
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/goddp/goddp/internal/telemetry"
+)
+
+// The bounds on what a run holds, whatever its workers send.
+const (
+	maxNames   = 256  // different names of values
+	maxParts   = 32   // different parts of a step
+	maxRefused = 1000 // names that are counted, but not kept
+	maxRanks   = 4096 // ranks
+	maxEvents  = 500
+	maxLines   = 200     // lines of a rank's output
+	maxLine    = 1 << 10 // bytes of such a line
+	maxReport  = 64 << 10
+	mostPoints = 1024    // buckets of a series
+	leastPoint = 64      // the same when there are many series
+	maxBuckets = 1 << 20 // of all series; a bucket has 40 bytes
+)
+
+// The two times of a step that a run computes itself.
+const (
+	stepTime = "step" // the sum of all parts
+	workTime = "work" // the sum of the parts that wait for no other rank
+)
+
+// shared are the parts of a step in which all ranks wait for each other, or only one works.
+var shared = map[string]bool{telemetry.Wait: true, telemetry.Log: true, telemetry.Checkpoint: true, telemetry.Evaluation: true}
+
+// Info says which run it is.
+type Info struct {
+	ID      string    `json:"id"`
+	Name    string    `json:"name"`
+	Started time.Time `json:"started"`
+}
+
+// A Worker is a process of the run.
+type Worker struct {
+	Rank  int       `json:"rank"`
+	Node  int       `json:"node"`
+	Host  string    `json:"host"`
+	PID   int       `json:"pid"`
+	State string    `json:"state"` // "running", or how it ended
+	Since time.Time `json:"since"`
+}
+
+// Running is the state of a worker that has not ended.
+const Running = "running"
+
+// An Event is something that happened to the run.
+type Event struct {
+	Time time.Time `json:"time"`
+	Kind string    `json:"kind"` // a word for the eye: "round", "failure", "message", ...
+	Text string    `json:"text"`
+}
+
+// A Line is a line of a rank's output.
+type Line struct {
+	Time time.Time `json:"time"`
+	Text string    `json:"text"`
+	Err  bool      `json:"err,omitempty"` // of stderr
+}
+
+// key names a series.
+type key struct {
+	kind telemetry.Kind
+	name string
+	rank int
+}
+
+// A Run holds what is known of a job, in bounded memory. Its methods may be called by any goroutine.
+type Run struct {
+	mu      sync.Mutex
+	version int64 // counts the changes
+	info    Info
+	now     func() time.Time
+
+	series  map[key]*series
+	points  int // the most buckets of a series
+	names   map[string]bool
+	parts   map[string]bool
+	refused map[string]bool // the first maxRefused names that found no room
+	ranks   map[int]*rank
+	workers map[int]Worker
+	events  []Event
+
+	worldSize, restarts int
+	status              string // "running", or how the job ended
+	ended               time.Time
+	failure             string // the report of the failure
+	culprits            []int
+	checkpoint          telemetry.Value // the last complete checkpoint: its step
+	checkpointAt        time.Time
+}
+
+// rank is what a run holds of one rank.
+type rank struct {
+	step    int64
+	at      time.Time // when the last report came
+	dropped uint64
+	pace    pace
+	lines   []Line // a ring
+	next    int    // the index of its oldest line
+}
+
+// NewRun returns an empty run.
+func NewRun(info Info) *Run {
+	return &Run{
+		info: info, now: time.Now, series: map[key]*series{}, points: mostPoints, names: map[string]bool{}, parts: map[string]bool{},
+		refused: map[string]bool{}, ranks: map[int]*rank{}, workers: map[int]Worker{}, status: Running,
+	}
+}
+
+// change calls f while it holds the run.
+func (r *Run) change(f func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.version++
+	f()
+}
+
+// rank returns what the run holds of a rank, or nil if there are too many.
+func (r *Run) rank(n int) *rank {
+	k := r.ranks[n]
+	if k == nil && n >= 0 && n < maxRanks {
+		k = &rank{}
+		r.ranks[n] = k
+	}
+	return k
+}
+
+// Report adds the records of a datagram that a rank has sent.
+func (r *Run) Report(number int, datagram []byte) error {
+	var err error
+	r.change(func() {
+		k := r.rank(number)
+		if k == nil {
+			return
+		}
+		k.at = r.now()
+		k.dropped, err = telemetry.Decode(datagram, func(rec *telemetry.Record) { r.record(number, k, rec) })
+	})
+	return err
+}
+
+func (r *Run) record(number int, k *rank, rec *telemetry.Record) {
+	k.step = rec.Step
+	if rec.Kind == telemetry.Values {
+		for _, v := range rec.Values {
+			if v.Name == telemetry.CheckpointStep {
+				r.checkpoint, r.checkpointAt = v, time.Unix(0, rec.Time)
+			}
+			if r.admit(r.names, maxNames, v.Name) {
+				r.add(key{telemetry.Values, v.Name, number}, rec.Step, v.Number)
+			}
+		}
+		return
+	}
+	steps := float64(max(rec.Steps, 1))
+	whole, work := 0.0, 0.0
+	for _, v := range rec.Values {
+		if !(v.Number >= 0) || !r.admit(r.parts, maxParts, v.Name) {
+			continue
+		}
+		r.add(key{telemetry.Times, v.Name, number}, rec.Step, v.Number/steps)
+		if whole += v.Number; !shared[v.Name] {
+			work += v.Number
+		}
+	}
+	r.add(key{telemetry.Times, stepTime, number}, rec.Step, whole/steps)
+	r.add(key{telemetry.Times, workTime, number}, rec.Step, work/steps)
+	k.pace.add(r.now(), steps, rec.Values)
+}
+
+// admit reports whether there is room for a name, and adds it.
+func (r *Run) admit(names map[string]bool, most int, name string) bool {
+	if names[name] {
+		return true
+	}
+	if len(names) >= most {
+		if len(r.refused) < maxRefused {
+			r.refused[name] = true
+		}
+		return false
+	}
+	names[name] = true
+	return true
+}
+
+func (r *Run) add(k key, step int64, value float64) {
+	s := r.series[k]
+	if s == nil {
+		for len(r.series)*r.points >= maxBuckets && r.points > leastPoint {
+			r.points /= 2
+			for _, s := range r.series {
+				s.shrink(r.points)
+			}
+		}
+		if len(r.series)*leastPoint >= maxBuckets {
+			return
+		}
+		s = &series{}
+		r.series[k] = s
+	}
+	s.add(step, value, r.points)
+}
+
+// Round says that a round with so many ranks begins. Workers of earlier rounds are forgotten.
+func (r *Run) Round(worldSize, restarts int) {
+	r.change(func() {
+		r.worldSize, r.restarts = worldSize, restarts
+		clear(r.workers)
+		for _, k := range r.ranks {
+			k.pace = pace{}
+		}
+	})
+}
+
+// Worker says that a process has begun or ended.
+func (r *Run) Worker(w Worker) {
+	r.change(func() {
+		if w.Rank >= 0 && w.Rank < maxRanks {
+			r.workers[w.Rank] = w
+			if k := r.ranks[w.Rank]; k != nil && w.State != Running {
+				k.pace = pace{}
+			}
+		}
+	})
+}
+
+// Event adds an event.
+func (r *Run) Event(kind, text string) {
+	r.change(func() {
+		if len(r.events) == maxEvents {
+			r.events = slices.Delete(r.events, 0, maxEvents/10)
+		}
+		r.events = append(r.events, Event{r.now(), kind, limit(text, maxLine)})
+	})
+}
+
+// Line adds a line of a rank's output.
+func (r *Run) Line(number int, text string, isErr bool) {
+	r.change(func() {
+		k := r.rank(number)
+		if k == nil {
+			return
+		}
+		l := Line{r.now(), limit(text, maxLine), isErr}
+		if len(k.lines) < maxLines {
+			k.lines = append(k.lines, l)
+			return
+		}
+		k.lines[k.next] = l
+		k.next = (k.next + 1) % maxLines
+	})
+}
+
+// End says how the run has ended: "succeeded", "failed", "stopped". report is the report of the failure, if there was one, and
+// culprits are the ranks that caused it.
+func (r *Run) End(status, report string, culprits []int) {
+	r.change(func() {
+		r.status, r.ended, r.failure, r.culprits = status, r.now(), limit(report, maxReport), culprits
+	})
+}
+
+// limit returns at most n bytes of a text, as valid UTF-8.
+func limit(text string, n int) string {
+	if len(text) > n {
+		text = text[:n] + "…"
+	}
+	return strings.ToValidUTF8(text, "\uFFFD")
+}
+
+// Lines returns the last lines of a rank, oldest first.
+func (r *Run) Lines(number int) []Line {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	k := r.ranks[number]
+	if k == nil {
+		return nil
+	}
+	return slices.Concat(k.lines[k.next:], k.lines[:k.next])
+}
+
+// State is what the page shows beside the curves.
+type State struct {
+	Info
+	Version    int64       `json:"version"`
+	Now        time.Time   `json:"now"`
+	Status     string      `json:"status"`
+	Ended      *time.Time  `json:"ended,omitempty"`
+	WorldSize  int         `json:"world_size"`
+	Restarts   int         `json:"restarts"`
+	Step       int64       `json:"step"`
+	Names      []string    `json:"names"`
+	Parts      []string    `json:"parts"`
+	Refused    int         `json:"refused,omitempty"`
+	Latest     []Latest    `json:"latest"`
+	Ranks      []RankState `json:"ranks"`
+	Slow       *Slow       `json:"slow,omitempty"`
+	Events     []Event     `json:"events"`
+	Failure    string      `json:"failure,omitempty"`
+	Culprits   []int       `json:"culprits,omitempty"`
+	Checkpoint *Saved      `json:"checkpoint,omitempty"`
+	Dropped    uint64      `json:"dropped,omitempty"`
+}
+
+// Latest is the last point of a series of the lowest rank that has it.
+type Latest struct {
+	Name  string `json:"name"`
+	Step  int64  `json:"step"`
+	Value number `json:"value"`
+}
+
+// Saved says when a checkpoint was complete.
+type Saved struct {
+	Step int64     `json:"step"`
+	Time time.Time `json:"time"`
+}
+
+// RankState is what the page shows of a rank.
+type RankState struct {
+	Worker
+	Step   int64             `json:"step"`
+	Silent float64           `json:"silent"` // seconds since the last report; -1 before the first
+	Parts  map[string]number `json:"parts,omitempty"`
+}
+
+// State returns the state.
+func (r *Run) State() *State {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.now()
+	s := &State{
+		Info: r.info, Version: r.version, Now: now, Status: r.status, WorldSize: r.worldSize, Restarts: r.restarts,
+		Names: slices.Sorted(maps.Keys(r.names)), Parts: r.sortedParts(), Refused: len(r.refused),
+		Events: append([]Event{}, r.events...), Failure: r.failure, Culprits: r.culprits, Latest: []Latest{}, Ranks: []RankState{},
+	}
+	if !r.ended.IsZero() {
+		s.Ended = &r.ended
+	}
+	if !r.checkpointAt.IsZero() {
+		s.Checkpoint = &Saved{int64(r.checkpoint.Number), r.checkpointAt}
+	}
+	paces := map[int]map[string]float64{}
+	for _, n := range r.sortedRanks() {
+		w, isWorker := r.workers[n]
+		k := r.ranks[n]
+		if !isWorker && (k == nil || r.worldSize > 0 && n >= r.worldSize) {
+			continue
+		}
+		w.Rank = n
+		state := RankState{Worker: w, Silent: -1}
+		if k != nil {
+			state.Step = k.step
+			if s.Step = max(s.Step, k.step); !k.at.IsZero() {
+				state.Silent = now.Sub(k.at).Seconds()
+			}
+			s.Dropped += k.dropped
+			if p := k.pace.mean(); len(p) > 0 {
+				paces[n], state.Parts = p, map[string]number{}
+				for name, v := range p {
+					state.Parts[name] = number(v)
+				}
+			}
+		}
+		s.Ranks = append(s.Ranks, state)
+	}
+	if r.status == Running {
+		s.Slow = slowest(paces)
+	}
+	for _, name := range s.Names {
+		for _, n := range r.sortedRanks() {
+			if last := r.series[key{telemetry.Values, name, n}]; last != nil {
+				s.Latest = append(s.Latest, Latest{name, last.at, number(last.latest)})
+				break
+			}
+		}
+	}
+	return s
+}
+
+// sortedRanks returns all ranks that the run knows.
+func (r *Run) sortedRanks() []int {
+	all := slices.Collect(maps.Keys(r.ranks))
+	return slices.Compact(slices.Sorted(slices.Values(slices.AppendSeq(all, maps.Keys(r.workers)))))
+}
+
+// sortedParts returns the parts in the order in which a step makes them, and those of the program behind them.
+func (r *Run) sortedParts() []string {
+	own := []string{telemetry.Data, telemetry.Forward, telemetry.Backward, telemetry.Wait, telemetry.Optimizer, telemetry.Replay,
+		telemetry.Log, telemetry.Evaluation, telemetry.Checkpoint, telemetry.Other}
+	place := func(name string) int {
+		if i := slices.Index(own, name); i >= 0 {
+			return i
+		}
+		return len(own)
+	}
+	parts := slices.Sorted(maps.Keys(r.parts))
+	slices.SortStableFunc(parts, func(a, b string) int { return place(a) - place(b) })
+	return parts
+}
+
+// Curves are the points of a number, of all ranks, at the same steps.
+type Curves struct {
+	Steps []int64 `json:"steps"`
+	Ranks []Curve `json:"ranks"`
+}
+
+// Curve has for each step the least, the greatest and the mean value around it. A value is null if there is none.
+type Curve struct {
+	Rank int      `json:"rank"`
+	Min  []number `json:"min"`
+	Max  []number `json:"max"`
+	Mean []number `json:"mean"`
+}
+
+// Curves returns the points of a value, or of the time of a part, between two steps, in at most n bins. to -1 stands for
+// the last step.
+func (r *Run) Curves(kind telemetry.Kind, name string, from, to int64, n int) *Curves {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var all []*series
+	out := &Curves{Steps: []int64{}, Ranks: []Curve{}}
+	last, first := int64(-1), int64(-1)
+	for _, rank := range r.sortedRanks() {
+		if s := r.series[key{kind, name, rank}]; s != nil && len(s.buckets) > 0 {
+			all, out.Ranks = append(all, s), append(out.Ranks, Curve{Rank: rank, Min: []number{}, Max: []number{}, Mean: []number{}})
+			last = max(last, s.buckets[len(s.buckets)-1].last)
+			if begin := s.buckets[0].first; first < 0 || begin < first {
+				first = begin
+			}
+		}
+	}
+	if to < 0 || to > last {
+		to = last
+	}
+	if from = max(from, first); len(all) == 0 || to < from {
+		return out
+	}
+	n = int(min(int64(n), to-from+1))
+	bins := make([][]bucket, len(all))
+	for i, s := range all {
+		bins[i] = s.bins(from, to, n)
+	}
+	for b := range n {
+		if !slices.ContainsFunc(bins, func(of []bucket) bool { return of[b].points+of[b].others > 0 }) {
+			continue
+		}
+		at := int64(0)
+		for i := range all {
+			bin, c := bins[i][b], &out.Ranks[i]
+			at = max(at, bin.last)
+			if bin.points == 0 {
+				bin.min, bin.max, bin.mean = nan, nan, nan
+			}
+			c.Min, c.Max, c.Mean = append(c.Min, number(bin.min)), append(c.Max, number(bin.max)), append(c.Mean, number(bin.mean))
+		}
+		out.Steps = append(out.Steps, at)
+	}
+	return out
+}
+
+// Version counts the changes of the run.
+func (r *Run) Version() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.version
+}

@@ -1,0 +1,366 @@
+package page
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	_ "embed"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/telemetry"
+)
+
+//go:embed assets/index.html
+var indexHTML string
+
+//go:embed assets/page.css
+var pageCSS string
+
+//go:embed assets/page.js
+var pageJS string
+
+// uPlot, with its licence in assets/uplot-LICENSE, draws the curves.
+//
+//go:embed assets/uplot-1.6.32.iife.min.js
+var uplotJS string
+
+//go:embed assets/uplot-1.6.32.min.css
+var uplotCSS string
+
+// The bounds on what readers cost the job.
+const (
+	MaxConns     = 64 // connections at a time; more are closed
+	headerTime   = 5 * time.Second
+	writeTime    = 10 * time.Second
+	idleTime     = 30 * time.Second
+	maxHeader    = 16 << 10
+	maxBins      = 2000
+	eventsEvery  = 500 * time.Millisecond // between two events of a stream
+	aliveEvery   = 15 * time.Second       // between two events of a run that does not change
+	shutdownTime = time.Second
+)
+
+// A Server shows runs in a browser.
+type Server struct {
+	runs  []*Run
+	token string
+	hosts []string // the values that the header Host may have
+	ln    net.Listener
+	http  *http.Server
+	done  chan struct{} // closed by Close
+	wg    sync.WaitGroup
+	index []byte
+	csp   string
+}
+
+// Serve shows runs at an address, host:port or a host or a port. An empty host is the loopback interface. The address
+// of the page, with its token, is URL.
+func Serve(addr string, runs ...*Run) (*Server, error) {
+	host, port, err := splitAddr(addr)
+	if err != nil {
+		return nil, err
+	}
+	ln, err := net.Listen("tcp", net.JoinHostPort(host, port))
+	if err != nil {
+		return nil, fmt.Errorf("page: %w", err)
+	}
+	s := &Server{runs: runs, token: rand.Text(), done: make(chan struct{})}
+	at := ln.Addr().(*net.TCPAddr)
+	if at.IP.IsUnspecified() {
+		s.hosts = nil // any name by which a reader reaches the host
+	} else {
+		for _, name := range []string{at.IP.String(), host} {
+			s.hosts = append(s.hosts, net.JoinHostPort(name, strconv.Itoa(at.Port)))
+		}
+		if at.IP.IsLoopback() { // an SSH tunnel has any port
+			s.hosts = append(s.hosts, "localhost", "127.0.0.1", "[::1]")
+		}
+	}
+	s.ln = newListener(ln)
+	s.compose()
+	s.http = &http.Server{
+		Handler: s.checked(), ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader, ReadTimeout: writeTime,
+		ErrorLog: log.New(io.Discard, "", 0),
+	}
+	s.wg.Go(func() { _ = s.http.Serve(s.ln) }) // it ends with Close
+	return s, nil
+}
+
+// splitAddr splits "", "8080", "host", "host:8080" and ":8080".
+func splitAddr(addr string) (host, port string, err error) {
+	host, port = "127.0.0.1", "0"
+	if _, err := strconv.ParseUint(addr, 10, 16); err == nil {
+		return host, addr, nil
+	}
+	if ip, err := netip.ParseAddr(strings.Trim(addr, "[]")); addr == "" || err == nil || !strings.Contains(addr, ":") {
+		if err == nil {
+			host = ip.String()
+		} else if addr != "" {
+			host = addr
+		}
+		return host, port, nil
+	}
+	h, p, err := net.SplitHostPort(addr)
+	if err != nil {
+		return "", "", fmt.Errorf("page: %q: %w: want HOST, PORT or HOST:PORT", addr, err)
+	}
+	if h != "" {
+		host = h
+	}
+	return host, p, nil
+}
+
+// URL returns the address of the page, with the token. Whoever knows it can read the page.
+func (s *Server) URL() string {
+	at := s.ln.Addr().(*net.TCPAddr)
+	host := at.IP.String()
+	if at.IP.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return "http://" + net.JoinHostPort(host, strconv.Itoa(at.Port)) + "/?token=" + s.token
+}
+
+// Close ends all connections.
+func (s *Server) Close() error {
+	close(s.done)
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownTime)
+	defer cancel()
+	err := s.http.Shutdown(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = s.http.Close()
+	}
+	s.wg.Wait()
+	return err
+}
+
+// compose puts the page together: one document, whose scripts and styles the Content-Security-Policy names by their
+// hashes. The browser loads nothing else but the data.
+func (s *Server) compose() {
+	s.index = []byte(strings.NewReplacer("{{uplot.css}}", uplotCSS, "{{page.css}}", pageCSS, "{{uplot.js}}", uplotJS, "{{page.js}}", pageJS).Replace(indexHTML))
+	hash := func(text string) string {
+		sum := sha256.Sum256([]byte(text))
+		return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+	}
+	s.csp = "default-src 'none'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'" +
+		"; script-src " + hash(uplotJS) + " " + hash(pageJS) + "; style-src " + hash(uplotCSS) + " " + hash(pageCSS)
+}
+
+// checked returns the handler of all requests. It refuses those of other pages and of readers without the token.
+func (s *Server) checked() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		w.Header().Set("Content-Security-Policy", s.csp)
+		_, _ = w.Write(s.index)
+	})
+	mux.HandleFunc("GET /state", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, s.states()) })
+	mux.HandleFunc("GET /events", s.events)
+	mux.HandleFunc("GET /curves", s.curves)
+	mux.HandleFunc("GET /lines", s.lines)
+	mux.HandleFunc("GET /metrics", s.metrics)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Cache-Control", "no-store")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("X-Content-Type-Options", "nosniff")
+		switch {
+		case !s.isHost(r.Host), !isOwnOrigin(r):
+			http.Error(w, "goddp: this page answers no requests of other pages", http.StatusForbidden)
+		case !s.hasToken(r):
+			http.Error(w, "goddp: want the token of the address that golaunch printed", http.StatusForbidden)
+		default:
+			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTime))
+			mux.ServeHTTP(w, r)
+		}
+	})
+}
+
+// isHost reports whether a request's Host is a name of this server, so that no name of a stranger's domain is, which
+// may resolve to this host.
+func (s *Server) isHost(host string) bool {
+	if s.hosts == nil || slices.Contains(s.hosts, host) {
+		return true
+	}
+	name, _, err := net.SplitHostPort(host)
+	if err == nil && strings.Contains(name, ":") {
+		name = "[" + name + "]"
+	}
+	return err == nil && slices.Contains(s.hosts, name)
+}
+
+// isOwnOrigin reports whether no other page made the request.
+func isOwnOrigin(r *http.Request) bool {
+	if site := r.Header.Get("Sec-Fetch-Site"); site == "cross-site" && r.URL.Path != "/" { // a link to the page is fine
+		return false
+	}
+	origin := r.Header.Get("Origin")
+	if origin == "" {
+		return true
+	}
+	u, err := url.Parse(origin)
+	return err == nil && u.Host == r.Host
+}
+
+// hasToken reports whether a request has the token, in its address or, as Prometheus sends it, in its header.
+func (s *Server) hasToken(r *http.Request) bool {
+	given := r.URL.Query().Get("token")
+	if given == "" {
+		given, _ = strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	}
+	return subtle.ConstantTimeCompare([]byte(given), []byte(s.token)) == 1
+}
+
+func (s *Server) states() []*State {
+	var all []*State
+	for _, r := range s.runs {
+		all = append(all, r.State())
+	}
+	return all
+}
+
+// events sends the states when they have changed, as Server-Sent Events.
+func (s *Server) events(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	out := http.NewResponseController(w)
+	tick := time.NewTicker(eventsEvery)
+	defer tick.Stop()
+	var shown []byte
+	for sent := time.Now(); ; {
+		var versions bytes.Buffer
+		for _, run := range s.runs {
+			fmt.Fprint(&versions, run.Version(), " ")
+		}
+		if isNew := !bytes.Equal(versions.Bytes(), shown); isNew || time.Since(sent) > aliveEvery {
+			shown, sent = versions.Bytes(), time.Now()
+			_ = out.SetWriteDeadline(sent.Add(writeTime))
+			fmt.Fprint(w, "data: ")
+			writeJSON(w, s.states())
+			if _, err := fmt.Fprint(w, "\n\n"); err != nil || out.Flush() != nil {
+				return
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-r.Context().Done():
+			return
+		case <-s.done: // the last states
+			fmt.Fprint(w, "data: ")
+			writeJSON(w, s.states())
+			fmt.Fprint(w, "\n\n")
+			_ = out.Flush()
+			return
+		}
+	}
+}
+
+// run returns the run that a request asks for, by its index, or nil.
+func (s *Server) run(r *http.Request) *Run {
+	if i, err := strconv.Atoi(r.URL.Query().Get("run")); err == nil && i >= 0 && i < len(s.runs) {
+		return s.runs[i]
+	}
+	return nil
+}
+
+func (s *Server) curves(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	from, to := whole(q.Get("from"), 0), whole(q.Get("to"), -1)
+	bins := int(max(1, min(whole(q.Get("bins"), 600), maxBins)))
+	kind := telemetry.Values
+	if q.Get("kind") == "times" {
+		kind = telemetry.Times
+	}
+	run := s.run(r)
+	if run == nil {
+		http.NotFound(w, r)
+		return
+	}
+	writeJSON(w, run.Curves(kind, q.Get("name"), from, to, bins))
+}
+
+// whole parses a whole number, or returns a default.
+func whole(text string, otherwise int64) int64 {
+	if v, err := strconv.ParseInt(text, 10, 64); err == nil {
+		return v
+	}
+	return otherwise
+}
+
+func (s *Server) lines(w http.ResponseWriter, r *http.Request) {
+	run := s.run(r)
+	if run == nil {
+		http.NotFound(w, r)
+		return
+	}
+	writeJSON(w, run.Lines(int(whole(r.URL.Query().Get("rank"), -1))))
+}
+
+// writeJSON writes a value. JSON has no raw line ends, so it is also the data of an event.
+func writeJSON(w io.Writer, v any) {
+	if rw, ok := w.(http.ResponseWriter); ok && rw.Header().Get("Content-Type") == "" {
+		rw.Header().Set("Content-Type", "application/json")
+	}
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // all values can be marshalled
+	}
+	_, _ = w.Write(text) // the reader may be gone
+}
+
+// listener accepts at most MaxConns connections at a time, and on the loopback interface only those of this process's
+// user, where the system can tell.
+type listener struct {
+	net.Listener
+	slots chan struct{}
+}
+
+func newListener(ln net.Listener) *listener {
+	return &listener{ln, make(chan struct{}, MaxConns)}
+}
+
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		var other *handshake.OtherUserError
+		if err := handshake.SameUser(c); errors.As(err, &other) {
+			c.Close()
+			continue
+		}
+		select {
+		case l.slots <- struct{}{}:
+			return &conn{Conn: c, release: sync.OnceFunc(func() { <-l.slots })}, nil
+		default:
+			c.Close()
+		}
+	}
+}
+
+// conn gives its slot back when it is closed.
+type conn struct {
+	net.Conn
+	release func()
+}
+
+func (c *conn) Close() error {
+	defer c.release()
+	return c.Conn.Close()
+}

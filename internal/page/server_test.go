@@ -1,0 +1,221 @@
+package page
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/goddp/goddp/internal/telemetry"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// serve serves a run, and returns the URL of a path.
+func serve(t *testing.T, r *Run) (s *Server, at func(path string) string) {
+	t.Helper()
+	s, err := Serve("", r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		http.DefaultClient.CloseIdleConnections()
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s, func(path string) string { return strings.Replace(s.URL(), "/?", path+"?", 1) }
+}
+
+// fetch makes a request, and returns the status and the body.
+func fetch(t *testing.T, address string, change func(*http.Request)) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if change != nil {
+		change(req)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, string(body)
+}
+
+// Whoever lacks the token gets nothing, nor does the page of another site, whatever name it gives this host.
+func TestStrangersGetNothing(t *testing.T) {
+	s, at := serve(t, NewRun(Info{Name: "secret"}))
+	_, port, _ := net.SplitHostPort(s.ln.Addr().String())
+	for _, path := range []string{"/", "/state", "/events", "/curves", "/lines", "/metrics", "/other"} {
+		for name, change := range map[string]func(*http.Request){
+			"without a token": func(r *http.Request) { r.URL.RawQuery = "" },
+			"a wrong token":   func(r *http.Request) { r.URL.RawQuery = "token=x" },
+			"a foreign name":  func(r *http.Request) { r.Host = "evil.example:" + port },
+			"a foreign page":  func(r *http.Request) { r.Header.Set("Origin", "http://evil.example") },
+			"another port":    func(r *http.Request) { r.Header.Set("Origin", "http://127.0.0.1:1") },
+		} {
+			if status, body := fetch(t, at(path), change); status != http.StatusForbidden || strings.Contains(body, "secret") {
+				t.Errorf("%s, %s: %d %q, want 403", path, name, status, body)
+			}
+		}
+	}
+	for name, change := range map[string]func(*http.Request){
+		"the token":               nil,
+		"the token in the header": func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+s.token); r.URL.RawQuery = "" },
+		"a tunnel":                func(r *http.Request) { r.Host = "localhost:8080" },
+		"its own page":            func(r *http.Request) { r.Header.Set("Origin", "http://"+r.URL.Host) },
+	} {
+		if status, body := fetch(t, at("/state"), change); status != http.StatusOK || !strings.Contains(body, "secret") {
+			t.Errorf("%s: %d %q", name, status, body)
+		}
+	}
+}
+
+// The document has its scripts and styles in it, so that no request leaves the host.
+func TestDocumentIsWhole(t *testing.T) {
+	_, at := serve(t, NewRun(Info{}))
+	_, body := fetch(t, at("/"), nil)
+	if strings.Contains(body, "{{") || strings.Contains(body, "src=") || strings.Contains(body, "href=\"http") || len(body) < 50_000 {
+		t.Errorf("a document of %d bytes with references", len(body))
+	}
+}
+
+// The states come as events, when they have changed, and once more when golaunch ends.
+func TestEvents(t *testing.T) {
+	r := NewRun(Info{Name: "<job>"})
+	s, at := serve(t, r)
+	res, err := http.Get(at("/events"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	in := bufio.NewScanner(res.Body)
+	next := func() string {
+		for in.Scan() {
+			if data, ok := strings.CutPrefix(in.Text(), "data: "); ok {
+				return data
+			}
+		}
+		t.Fatal("no event", in.Err())
+		return ""
+	}
+	if e := next(); !strings.Contains(e, `"status":"running"`) || strings.Contains(e, "<job>") {
+		t.Error(e)
+	}
+	r.End("failed", "rank 1 is the culprit", []int{1})
+	if e := next(); !strings.Contains(e, `"failure":"rank 1 is the culprit","culprits":[1]`) {
+		t.Error(e)
+	}
+	close(s.done)
+	next()
+	s.done = make(chan struct{}) // Close closes it
+}
+
+// Connections that say nothing cost a bounded number of descriptors, and keep no reader out for long.
+func TestIdleConnections(t *testing.T) {
+	s, at := serve(t, NewRun(Info{}))
+	u, _ := url.Parse(s.URL())
+	var idle []net.Conn
+	defer func() {
+		for _, c := range idle {
+			c.Close()
+		}
+	}()
+	for range 300 {
+		c, err := net.Dial("tcp", u.Host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		idle = append(idle, c)
+	}
+	idle[299].SetReadDeadline(time.Now().Add(time.Minute))
+	if _, err := idle[299].Read(make([]byte, 1)); err == nil {
+		t.Error("the last connection was answered")
+	}
+	if n := len(s.ln.(*listener).slots); n > MaxConns {
+		t.Errorf("%d connections, want at most %d", n, MaxConns)
+	}
+	for _, c := range idle[:100] {
+		c.Close()
+	}
+	deadline := time.Now().Add(time.Minute)
+	for {
+		res, err := http.Get(at("/state"))
+		if err == nil {
+			res.Body.Close()
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	r := NewRun(Info{ID: "a\"b\\c\nd", Started: time.Unix(5, 0)})
+	r.now = func() time.Time { return time.Unix(100, 0) }
+	r.Round(2, 1)
+	r.Worker(Worker{Rank: 0, State: Running})
+	add(r, 0, &telemetry.Record{Kind: telemetry.Values, Step: 7, Values: []telemetry.Value{{Name: "loss", Number: 0.5}, {Name: "<b>", Number: nan64}}})
+	add(r, 0, &telemetry.Record{Kind: telemetry.Times, Step: 7, Steps: 2, Values: []telemetry.Value{{Name: "data", Number: 1}}})
+	r.ranks[0].at = time.Unix(99, 0)
+	_, at := serve(t, r)
+	_, body := fetch(t, at("/metrics"), nil)
+	run := `run="a\"b\\c\nd"`
+	want := fmt.Sprintf(`# TYPE goddp_up gauge
+# HELP goddp_up Whether the job runs.
+goddp_up{%[1]s} 1
+# TYPE goddp_world_size gauge
+# HELP goddp_world_size Number of ranks of the current round.
+goddp_world_size{%[1]s} 2
+# TYPE goddp_restarts gauge
+# HELP goddp_restarts Number of restarts so far.
+goddp_restarts{%[1]s} 1
+# TYPE goddp_start_time_seconds gauge
+# UNIT goddp_start_time_seconds seconds
+# HELP goddp_start_time_seconds When the job began, in seconds since 1970.
+goddp_start_time_seconds{%[1]s} 5
+# TYPE goddp_worker_up gauge
+# HELP goddp_worker_up Whether the worker runs.
+goddp_worker_up{%[1]s,rank="0"} 1
+# TYPE goddp_step gauge
+# HELP goddp_step Number of completed steps.
+goddp_step{%[1]s,rank="0"} 7
+# TYPE goddp_report_age_seconds gauge
+# UNIT goddp_report_age_seconds seconds
+# HELP goddp_report_age_seconds Time since the worker's last report.
+goddp_report_age_seconds{%[1]s,rank="0"} 1
+# TYPE goddp_reports_dropped counter
+# HELP goddp_reports_dropped Number of reports that the worker dropped, because golaunch did not take them in time.
+goddp_reports_dropped_total{%[1]s,rank="0"} 0
+# TYPE goddp_step_part_seconds gauge
+# UNIT goddp_step_part_seconds seconds
+# HELP goddp_step_part_seconds Mean time of a part of the last steps.
+goddp_step_part_seconds{%[1]s,rank="0",part="data"} 0.5
+# TYPE goddp_value gauge
+# HELP goddp_value Latest value of a number that the program reports.
+goddp_value{%[1]s,rank="0",name="<b>"} NaN
+goddp_value{%[1]s,rank="0",name="loss"} 0.5
+# EOF
+`, run)
+	if body != want {
+		t.Errorf("got\n%swant\n%s", body, want)
+	}
+}
+
+var nan64 = float64(nan)
