@@ -51,6 +51,10 @@ func (m *Model) Stats() Stats {
 	return s
 }
 
+// Waited returns the time for which the host has waited for reductions, in all passes since New or Regroup. On a GPU it
+// includes the wait for the kernels before them. It is always measured.
+func (m *Model) Waited() time.Duration { return m.reducer.Waited() }
+
 // report logs the statistics in every reportEvery-th pass.
 func (m *Model) report() {
 	if log := m.pg.Log(); m.passes%reportEvery == 0 && log.Enabled(m.pg.Context(), slog.LevelDebug) {

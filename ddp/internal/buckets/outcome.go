@@ -214,10 +214,11 @@ func reach(ctx context.Context, e device.Event, most time.Duration) error {
 
 // conclude ends a pass whose outcome is known. start is the time at which the wait for the outcome began.
 func (r *Reducer) conclude(start time.Time) {
-	reduced := len(r.works) > 0
+	reduced, now := len(r.works) > 0, time.Now()
 	if reduced && r.trace.On() {
-		r.trace.Add(profile.Span{Track: profile.Host, Name: "wait for reductions", Begin: profile.At(start), End: profile.At(time.Now())})
+		r.trace.Add(profile.Span{Track: profile.Host, Name: "wait for reductions", Begin: profile.At(start), End: profile.At(now)})
 	}
+	r.waited += now.Sub(start)
 	clear(r.works)
 	r.works, r.joined = r.works[:0], 0
 	if r.err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"syscall"
+	"time"
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
@@ -70,6 +71,8 @@ type passState struct {
 
 	requested syscall.Signal // the signal that this rank received and proposes in this pass as the reason to stop; 0: none
 	stop      syscall.Signal // the signal that all ranks agreed on as the reason to stop; 0: none
+
+	waited time.Duration // the time for which the host has waited for outcomes, in all passes
 
 	stats reducer.Stats // the fields of Stats that the method Stats does not compute
 }

@@ -1,6 +1,8 @@
 package buckets
 
 import (
+	"time"
+
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/profile"
 )
@@ -16,6 +18,9 @@ func (r *Reducer) Stats() reducer.Stats {
 	}
 	return s
 }
+
+// Waited returns the time for which the host has waited for the outcomes of passes.
+func (r *Reducer) Waited() time.Duration { return r.waited }
 
 // Trace makes the Reducer call f with the span of each reduction and of each rebuilding of the buckets,
 // even if the device's recorder is off.
