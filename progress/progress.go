@@ -12,7 +12,7 @@
 //		}
 //	}
 //
-// Only rank 0 writes; on other ranks the calls do nothing. Step returns true every Every steps, on all ranks, so the
+// Only rank 0 writes lines. Step returns true every Every steps, on all ranks, so the
 // code that it guards may call a collective, for example to average the loss over the ranks.
 //
 // On a terminal the line is updated in place. Otherwise each report is a new line.
@@ -23,6 +23,25 @@
 // the values given to Log or Note. A number that JSON cannot represent is the string "NaN", "+Inf" or "-Inf". If the
 // file already has lines, New appends a line with time 0, the step at which the run resumes, and no values. `goddp
 // plot` plots the file.
+//
+// # The page of golaunch
+//
+// Under golaunch --page, each rank reports to the page what it logs, and how long its steps take. Call [Meter.Lap] after
+// each part of the loop, so that the page can say which part makes a rank slow:
+//
+//	meter, err := progress.New(pg.Rank(), &progress.Options{Waited: model.Waited})
+//	for batch, err := range loader.Epoch(ctx, epoch) {
+//		meter.Lap("data")
+//		loss := criterion(model.Forward(batch.Vars[0]), batch.Vars[1])
+//		meter.Lap("forward")
+//		... loss.Backward(nil)
+//		meter.Lap("backward")
+//		... opt.Step()
+//		meter.Lap("optimizer")
+//		if meter.Step(samples) { ... }
+//	}
+//
+// A report costs less than a microsecond, and waits for nothing: the page lacks what golaunch does not take in time.
 //
 // The lines of Log also have "samples_per_second" since the previous line, the numbers of [Process], and
 // "device_bytes" if Options.DeviceBytes is set. A heap that grows from line to line indicates a leak.
@@ -40,6 +59,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/goddp/goddp/internal/telemetry"
 )
 
 // Options configure a [Meter]. The zero value writes lines to stderr.
@@ -53,6 +74,9 @@ type Options struct {
 	Out io.Writer
 	// File, if not empty, is the file to append to: see the package comment.
 	File string
+	// Waited, if not nil, returns the total time for which the host has waited for reductions, as ddp.Model.Waited does. The
+	// page then shows this time apart from that of the part in which the host waits.
+	Waited func() time.Duration
 	// DeviceBytes, if not nil, returns the device memory of the process.
 	DeviceBytes func() int64
 
@@ -89,6 +113,11 @@ type Meter struct {
 	logged  time.Time
 	samples int // samples since logged
 	width   int // the width of the line on the terminal
+
+	page   *telemetry.Reporter // nil: nobody looks at the job
+	lap    time.Time           // the end of the last part
+	waited time.Duration       // Waited at that time
+	parts  []telemetry.Value   // the times of the step's parts so far, in seconds
 }
 
 // New starts the report of a run. It returns an error if the file cannot be opened.
@@ -102,7 +131,14 @@ func New(rank int, opts *Options) (*Meter, error) {
 		o.now = time.Now
 	}
 	m := &Meter{opts: o, writes: rank == 0, steps: o.First, start: o.now()}
-	m.logged = m.start
+	m.logged, m.lap = m.start, m.start
+	var err error
+	if m.page, err = telemetry.Inherited(); err != nil {
+		return nil, fmt.Errorf("progress: %w", err)
+	}
+	if m.opts.Waited != nil {
+		m.waited = m.opts.Waited()
+	}
 	if !m.writes {
 		return m, nil
 	}
@@ -144,12 +180,48 @@ func (m *Meter) continueFile() {
 func (m *Meter) Step(samples int) (due bool) {
 	m.steps++
 	m.samples += samples
+	if m.page != nil {
+		m.Lap(telemetry.Other)
+		m.page.Step(m.steps, m.parts)
+		m.parts = m.parts[:0]
+	}
 	return m.steps%m.opts.Every == 0 || m.steps == m.opts.Steps
+}
+
+// Lap says that a part of the step has ended, which began at the previous call of Lap or Step. The page of golaunch shows
+// its time. A step may have the same part several times. It may have at most 32 different ones.
+func (m *Meter) Lap(part string) {
+	if m.page == nil {
+		return
+	}
+	now := m.opts.now()
+	took := now.Sub(m.lap)
+	m.lap = now
+	if m.opts.Waited != nil {
+		total := m.opts.Waited()
+		waited := min(max(total-m.waited, 0), took)
+		m.waited = total
+		m.addPart(telemetry.Wait, waited)
+		took -= waited
+	}
+	m.addPart(part, took)
+}
+
+// addPart adds time to a part of the step.
+func (m *Meter) addPart(name string, took time.Duration) {
+	for i := range m.parts {
+		if m.parts[i].Name == name {
+			m.parts[i].Number += took.Seconds()
+			return
+		}
+	}
+	m.parts = append(m.parts, telemetry.Value{Name: name, Number: took.Seconds()})
 }
 
 // Log writes a line about the steps since the previous line.
 func (m *Meter) Log(values ...Value) {
 	if !m.writes {
+		m.report(m.held())
 		return
 	}
 	now := m.opts.now()
@@ -162,14 +234,36 @@ func (m *Meter) Log(values ...Value) {
 		line += fmt.Sprintf("  %v left", (each * time.Duration(left)).Round(time.Second))
 	}
 	m.show(line, false)
-	if m.file == nil {
+	if m.file == nil && m.page == nil {
 		return
+	}
+	all := append(append([]Value{V("samples_per_second", rate)}, values...), m.held()...)
+	m.record(now, all)
+	m.report(all)
+}
+
+// report reports values to the page.
+func (m *Meter) report(values []Value) {
+	if m.page == nil {
+		return
+	}
+	all := make([]telemetry.Value, len(values))
+	for i, v := range values {
+		all[i] = telemetry.Value(v)
+	}
+	m.page.Report(m.steps, all...)
+}
+
+// held returns what the process holds, if somebody is to know it.
+func (m *Meter) held() []Value {
+	if m.file == nil && m.page == nil {
+		return nil
 	}
 	held := Process()
 	if m.opts.DeviceBytes != nil {
 		held = append(held, V("device_bytes", float64(m.opts.DeviceBytes())))
 	}
-	m.record(now, append(append([]Value{V("samples_per_second", rate)}, values...), held...))
+	return held
 }
 
 // Note writes a line that stays on the terminal, such as the result of an evaluation. The time since the previous
@@ -181,11 +275,14 @@ func (m *Meter) Note(values ...Value) {
 	m.show(m.position()+describe(values), true)
 	now := m.opts.now()
 	m.record(now, values)
+	m.report(values)
+	m.page.Flush()
 	m.logged, m.samples = now, 0
 }
 
 // Close ends the line on the terminal and closes the file. It returns the first write error.
 func (m *Meter) Close() error {
+	m.page.Flush()
 	if m.width > 0 {
 		fmt.Fprintln(m.opts.Out)
 		m.width = 0

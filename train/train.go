@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/checkpoint"
@@ -15,6 +16,7 @@ import (
 	"github.com/goddp/goddp/data"
 	"github.com/goddp/goddp/elastic"
 	"github.com/goddp/goddp/internal/capture"
+	"github.com/goddp/goddp/internal/telemetry"
 	"github.com/goddp/goddp/metrics"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
@@ -29,6 +31,7 @@ type Model interface {
 	NoSync(f func() error) error
 	Passes() int
 	Stopping() bool
+	Waited() time.Duration
 }
 
 // Config describes a training run. It is the same on all ranks, except that only rank 0 uses Log, Trace and
@@ -205,6 +208,7 @@ func (r *run) attempt(ctx context.Context) (err error) {
 	}
 	r.meter, err = progress.New(r.pg.Rank(), &progress.Options{
 		Steps: r.total, First: r.step, Every: every, File: r.Log, DeviceBytes: func() int64 { return r.pg.Device().Memory().Held() },
+		Waited: r.Model.Waited,
 	})
 	if err == nil {
 		defer func() { err = errors.Join(err, r.meter.Close()) }()
@@ -350,6 +354,7 @@ func (r *run) makeSteps() {
 		if r.SumLoss { // the weight differs from step to step, and is the last input
 			in, last := in[:len(in)-1], in[len(in)-1]
 			loss := r.Loss(&data.Batch{Vars: in, Share: r.share})
+			r.meter.Lap(telemetry.Forward)
 			return loss, autograd.Mul(loss, autograd.Cast(last, loss.DType())).Backward(nil)
 		}
 		weight := r.weight
@@ -357,6 +362,7 @@ func (r *run) makeSteps() {
 			c.Require(func() bool { return r.weight == weight })
 		}
 		loss := r.Loss(&data.Batch{Vars: in, Share: r.share})
+		r.meter.Lap(telemetry.Forward)
 		if weight == 1 {
 			return loss, loss.Backward(nil)
 		}
@@ -372,6 +378,7 @@ func (r *run) makeSteps() {
 		if r.Model.Passes() == passes {
 			return nil, fmt.Errorf("train: rank %d: the gradients were not averaged, because Loss did not go through Model: call Forward of Model, not of the module that it wraps", r.pg.Rank())
 		}
+		r.meter.Lap(telemetry.Backward)
 		return loss, r.update()
 	}
 	if r.Captured && !capture.IsCapturable(r.Optimizer) {
@@ -464,6 +471,7 @@ func (r *run) epoch(ctx context.Context) (isStopped bool, err error) {
 		if err != nil {
 			return false, err
 		}
+		r.meter.Lap(telemetry.Data)
 		if r.step >= r.total { // the run ends in the middle of the epoch
 			end = r.position
 			break
@@ -488,6 +496,7 @@ func (r *run) epoch(ctx context.Context) (isStopped bool, err error) {
 			if err != nil {
 				return false, err
 			}
+			r.meter.Lap(r.launched(telemetry.Backward))
 			continue
 		}
 		if r.LR != nil {
@@ -497,6 +506,7 @@ func (r *run) epoch(ctx context.Context) (isStopped bool, err error) {
 		if err != nil {
 			return false, err
 		}
+		r.meter.Lap(r.launched(telemetry.Optimizer))
 		r.step++
 		logs := r.meter.Step(b.After.Sample-r.position.Sample) || r.step == 1
 		r.gathered, r.position = 0, b.After
@@ -505,6 +515,7 @@ func (r *run) epoch(ctx context.Context) (isStopped bool, err error) {
 			if err := r.readLoss(ctx, loss, b, logs); err != nil {
 				return false, err
 			}
+			r.meter.Lap(telemetry.Log)
 		}
 		if stops {
 			return true, r.save(ctx)
@@ -524,6 +535,15 @@ func (r *run) epoch(ctx context.Context) (isStopped bool, err error) {
 	}
 	r.position = end
 	return false, r.save(ctx)
+}
+
+// launched returns the part of the step that has ended with a call of backward or complete: `last`, the last part of the
+// call, or Replay if the call may have launched a graph instead.
+func (r *run) launched(last string) string {
+	if r.Captured {
+		return telemetry.Replay
+	}
+	return last
 }
 
 // tracedSteps is the number of steps in a trace.
@@ -600,6 +620,7 @@ func (r *run) evaluate(ctx context.Context, values ...progress.Value) error {
 	}
 	r.evaluated = r.step
 	r.meter.Note(append(values, measured...)...)
+	r.meter.Lap(telemetry.Evaluation)
 	return nil
 }
 
@@ -674,5 +695,6 @@ func (r *run) save(ctx context.Context) error {
 		return nil
 	}
 	r.saved = r.step
+	defer r.meter.Lap(telemetry.Checkpoint)
 	return r.saver.Save(ctx, r.step, r.state)
 }
