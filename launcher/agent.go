@@ -71,6 +71,9 @@ func Run(ctx context.Context, cfg *Config) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := a.openView(); err != nil {
+		return nil, err
+	}
 	a.rendezvous = rendezvous.Open(context.WithoutCancel(ctx), options)
 	return a.run(ctx)
 }
@@ -84,6 +87,7 @@ type agent struct {
 	records     jobenv.Flight
 	core        *core
 	console     *console
+	view        *view // nil: nobody looks at the job
 	reaper      *reaperClient
 	lost        error        // how the reaper ended; nil while it runs
 	electionPID atomic.Int64 // process id of golaunch-etcd; 0 if it was not started
@@ -220,6 +224,7 @@ func (a *agent) reported(r *report) event {
 			return startFailed{p.LocalRank, err}
 		}
 		p.PID = r.Started.PID
+		a.showWorker(p)
 		if o := p.order; o != nil {
 			a.console.logf("worker %d started in place of worker %d (attempt %d of %d)", o.Worker, o.InPlaceOf, o.Try, rendezvous.MaxTries)
 		}
@@ -245,6 +250,7 @@ func (a *agent) exited(p *process, end *failure.Failure) event {
 	p.end = end
 	end.Node, end.Host, end.ErrorPath = a.round.Node, hostname(), p.errorFile
 	end.Rank, end.LocalRank, end.Attempt, end.Why = p.Rank, p.LocalRank, p.Attempt, p.expelled
+	a.showWorker(p)
 	ev := p.exit()
 	if p.isUndecided = a.cfg.OnFailure != Restart && a.core.canLose(ev); p.isUndecided && p.PID != 0 {
 		// The worker may have been a shell whose child still is a member of the epoch.
@@ -429,6 +435,9 @@ func (a *agent) close(err error, canceled bool) error {
 	}
 	a.reaper.close()
 	closeAll(a.held)
+	if e := a.view.close(err); e != nil {
+		a.console.logf("closing the page: %v", e)
+	}
 	if a.subreaper {
 		_ = setSubreaper(false)
 	}

@@ -88,6 +88,7 @@ func (a *agent) requestWorkers() (local int, err error) {
 		env:     append(baseEnv(a.cfg, a.round.Nodes), secretEnv...),
 		round:   a.round,
 		dir:     a.attemptDir(),
+		view:    a.view,
 		records: a.records.Entries,
 		dumps:   a.dumpDir(),
 		chosen:  a.records.Dir != "",
@@ -229,9 +230,7 @@ func (a *agent) complete(remove func() orphanReport) {
 // finds no room in the queue, drain waits until the time limit, or until hurry is called; then the queue has more room.
 func (at *attempt) drain(limit time.Duration) {
 	for _, p := range at.procs {
-		for _, st := range p.streams {
-			st.endSoon()
-		}
+		p.endSoon()
 	}
 	timer := time.AfterFunc(limit, at.hurry)
 	for _, p := range at.procs {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/jobenv"
+	"github.com/goddp/goddp/internal/page"
 	"github.com/goddp/goddp/internal/wire"
 )
 
@@ -120,6 +121,8 @@ type Config struct {
 	// Signals delivers the signals that this process received and that should
 	// end the job.
 	Signals <-chan os.Signal
+	// Page, if not nil, shows the job on a page for browsers, whose address Run prints: see package documentation.
+	Page *Page
 	// OnStart is called for each worker after its start, from the goroutine that called
 	// Run.
 	OnStart func(Worker)
@@ -235,7 +238,10 @@ func (c *Config) check() error {
 	// The files that this process opens for itself, and for each worker: two pipes, a file for output, and the
 	// worker's connections to the store and the coordinator. If a connection cannot be opened, the worker
 	// waits forever.
-	const ownFiles, workerFiles = 24, 5
+	ownFiles, workerFiles := 24, 5
+	if c.Page != nil {
+		ownFiles, workerFiles = ownFiles+page.MaxConns, workerFiles+1
+	}
 	if need, most := uint64(ownFiles+workerFiles*c.Workers), wire.FileLimit(); need > most {
 		return fmt.Errorf("%d workers need %d open files, but the limit of this process is %d: %s", c.Workers, need, most, wire.FilesRemedy)
 	}

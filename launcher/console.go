@@ -24,7 +24,8 @@ const (
 // wait for the console, for a short time, so that output does not pile up.
 type console struct {
 	*printer.Printer
-	json *jsonLine // what all JSON lines of the agent have in common; nil: lines are text
+	note func(text string) // is told each line of the agent itself; or nil
+	json *jsonLine         // what all JSON lines of the agent have in common; nil: lines are text
 
 	mu   sync.Mutex
 	lost error // why a log file lacks what a worker wrote; or nil
@@ -39,6 +40,9 @@ func newConsole(stdout, stderr io.Writer) *console {
 // logf queues a line of the agent itself.
 func (c *console) logf(format string, args ...any) {
 	c.Stderr.Put(c.line(format, args...))
+	if c.note != nil {
+		c.note(fmt.Sprintf(format, args...))
+	}
 }
 
 // lose records and says why a log file lacks what a worker wrote.

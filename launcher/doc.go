@@ -161,4 +161,11 @@
 //
 // A reader that exits, such as head, does not end the job. If output is lost for another reason, such as a full disk,
 // the job continues; if it succeeds, Run returns that error.
+//
+// # The page
+//
+// With Config.Page, Run serves a page that shows the job: what the workers report (package
+// [github.com/goddp/goddp/internal/telemetry]), their states, their output, and the lines of the agent. Each worker then has one
+// more descriptor. Package [github.com/goddp/goddp/internal/page] bounds what this costs. If the page cannot be served, Run
+// returns an error before it starts a worker.
 package launcher

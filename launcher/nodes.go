@@ -186,6 +186,7 @@ func (a *agent) ordered(o *rendezvous.Order) event {
 	switch {
 	case o.Begin != nil:
 		a.begin(o.Begin)
+		a.showRound(o.Begin.WorldSize)
 		return roundBegan{}
 	case o.Stop != nil:
 		if a.attempt == nil || o.Stop.Epoch != a.round.Number {

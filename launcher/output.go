@@ -31,10 +31,11 @@ type stream struct {
 	redraws bool            // shown is a terminal, which redraws lines in place
 	hurry   <-chan struct{} // closed when the method copy must no longer wait for the console
 	prefix  string
-	json    *jsonLine    // what all JSON lines of the stream have in common; nil: lines are text, after prefix
-	file    *os.File     // gets the bytes unchanged, closed by copy; nil if there is none, or after an error
-	tail    *tail        // remembers the last lines; or nil
-	holder  *stackHolder // keeps a crash's stack from being shown; or nil
+	json    *jsonLine         // what all JSON lines of the stream have in common; nil: lines are text, after prefix
+	file    *os.File          // gets the bytes unchanged, closed by copy; nil if there is none, or after an error
+	note    func(text []byte) // is told each line; or nil
+	tail    *tail             // remembers the last lines; or nil
+	holder  *stackHolder      // keeps a crash's stack from being shown; or nil
 
 	lines splitter
 	out   []byte // lines with their prefix, to be written to the console
@@ -118,6 +119,9 @@ func (s *stream) fileWritten(err error) {
 func (s *stream) line(text []byte, end ending) {
 	if s.tail != nil {
 		s.tail.add(text)
+	}
+	if s.note != nil {
+		s.note(text)
 	}
 	if s.shown == nil {
 		return

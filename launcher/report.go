@@ -103,6 +103,21 @@ func (e *FailureError) culprits() string {
 	return rootcause.Ranks(ranks)
 }
 
+// culpritRanks returns the ranks that caused the failure.
+func (e *FailureError) culpritRanks() []int {
+	switch {
+	case e.culprits() != "":
+		return e.meaning.Findings[0].Ranks
+	case e.root.Kind == failure.Worker:
+		return []int{e.root.Rank}
+	}
+	var ranks []int
+	for i := range e.root.Ranks {
+		ranks = append(ranks, e.root.Rank+i)
+	}
+	return ranks
+}
+
 func (e *FailureError) writeRoot(b *strings.Builder) {
 	f := &e.root
 	field := func(name, format string, args ...any) {

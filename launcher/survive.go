@@ -89,9 +89,7 @@ func (a *agent) lose(p *process) {
 	f.Time = f.Exited
 	a.losses = append(a.losses[max(0, len(a.losses)+1-maxLosses):], f)
 	p.closeRecord()
-	for _, st := range p.streams {
-		st.endSoon()
-	}
+	p.endSoon()
 	a.retiring.Go(func() {
 		p.copying.Wait()
 		for _, st := range p.streams {
@@ -181,6 +179,7 @@ func (a *agent) regrouped(m *rendezvous.Members) {
 		a.console.logf("epoch %d: %s", m.Number, &text)
 	}
 	a.members, a.changed = m.Workers, time.Time{}
+	a.showRound(len(m.Workers))
 }
 
 // canLeave reports whether the other nodes may go on in this round if this one leaves.

@@ -29,15 +29,16 @@ type process struct {
 	isUndecided bool
 	expelled    string // why the worker was killed by order of the host; "" if it was not
 	streams     []*stream
-	copying     sync.WaitGroup // the goroutines that copy its output
-	stderr      tail
-	errorFile   string
-	stopFile    string           // the file into which the worker writes how it takes stop requests
-	stopped     bool             // the ranks had agreed to stop when their requests were refused
-	memory      *flight.Shared   // the memory of the flight recorder; nil if there is none
-	record      *flight.Dump     // the record that was taken when the attempt failed; nil if there was none
-	dying       bool             // the worker was exiting when the workers were told to stop
-	end         *failure.Failure // how the worker ended; nil while it runs
+	reports
+	copying   sync.WaitGroup // the goroutines that copy its output and its numbers
+	stderr    tail
+	errorFile string
+	stopFile  string           // the file into which the worker writes how it takes stop requests
+	stopped   bool             // the ranks had agreed to stop when their requests were refused
+	memory    *flight.Shared   // the memory of the flight recorder; nil if there is none
+	record    *flight.Dump     // the record that was taken when the attempt failed; nil if there was none
+	dying     bool             // the worker was exiting when the workers were told to stop
+	end       *failure.Failure // how the worker ended; nil while it runs
 }
 
 // askedToStop returns the signal because of which the ranks agreed to stop, if the worker
@@ -48,6 +49,15 @@ func (p *process) askedToStop() syscall.Signal {
 		return sig
 	}
 	return 0
+}
+
+// endSoon makes the goroutines that copy from the worker return when they have what it wrote, even if another process
+// still holds the other ends.
+func (p *process) endSoon() {
+	for _, st := range p.streams {
+		st.endSoon()
+	}
+	p.reports.endSoon()
 }
 
 // exit returns the core's event of the worker's end.
@@ -63,6 +73,7 @@ type spawner struct {
 	hurry   <-chan struct{} // the field hurry of the workers' streams
 	env     []string
 	round   *rendezvous.Round
+	view    *view
 	dir     string // the attempt's folder, attempt_<n>
 	records int    // number of entries of each worker's flight recorder
 	dumps   string // the folder into which the workers write their flight records
@@ -89,6 +100,9 @@ func (s *spawner) spawn(local int, order *rendezvous.StartOrder) (p *process, er
 				}
 			}
 			p.closeRecord()
+			if p.conn != nil {
+				p.conn.Close()
+			}
 			p.streams = nil
 			err = &startError{Rank: p.Rank, Program: s.cfg.Args[0], Err: err}
 		}
@@ -119,7 +133,17 @@ func (s *spawner) spawn(local int, order *rendezvous.StartOrder) (p *process, er
 	if s.giveRecorder(p); p.memory != nil {
 		files = append(files, p.memory.File())
 	}
-	env := slices.Concat(s.env, s.job(local, p).Environ(), s.recorderEnv(p))
+	report := "" // overrides the value inherited from an outer golaunch, if this one is nested
+	if s.view != nil {
+		theirs, err := s.giveReports(p)
+		if err != nil {
+			return p, err
+		}
+		defer theirs.Close()
+		report = strconv.Itoa(firstExtraFD + len(files) - 2)
+		files = append(files, theirs)
+	}
+	env := slices.Concat(s.env, s.job(local, p).Environ(), s.recorderEnv(p), []string{jobenv.ReportFDVar + "=" + report})
 	if s.cfg.VirtualLocalRank {
 		env = append(env, virtualEnv(s.env, local)...)
 	}
@@ -143,6 +167,9 @@ func (s *spawner) spawn(local int, order *rendezvous.StartOrder) (p *process, er
 	for _, st := range p.streams {
 		p.copying.Go(st.copy)
 	}
+	if s.view != nil {
+		p.copying.Go(func() { p.copyReports(s.view.run) })
+	}
 	return p, nil
 }
 
@@ -150,6 +177,9 @@ func (s *spawner) spawn(local int, order *rendezvous.StartOrder) (p *process, er
 // for the worker.
 func (s *spawner) open(which streamSet, p *process, dir string) (_ *stream, w *os.File, err error) {
 	st := &stream{console: s.console, hurry: s.hurry, prefix: s.prefix(p)}
+	if s.view != nil {
+		st.note = func(text []byte) { s.view.run.Line(int(p.shownAs.Load()), string(text), which == stderrStream) }
+	}
 	name, shown, label := stdoutLog, s.console.Stdout, "stdout"
 	if which == stderrStream {
 		name, shown, label = stderrLog, s.console.Stderr, "stderr"

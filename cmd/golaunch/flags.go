@@ -37,6 +37,7 @@ type options struct {
 	monitorInterval time.Duration
 	signals         []os.Signal
 
+	page             string // "" if there is none
 	logDir           string
 	redirects, tee   launcher.StreamMap
 	stdin            int // the local rank that reads stdin, or -1
@@ -229,6 +230,8 @@ func (o *options) define() *pflag.FlagSet {
 		"longest pause between searches for processes that workers left behind")
 
 	fs = group("Output")
+	fs.StringVar(&o.page, "page", "", "show the job on a page for browsers at this `address`, a port or HOST:PORT (default: a free port of 127.0.0.1); golaunch prints the page's URL")
+	fs.Lookup("page").NoOptDefVal = "127.0.0.1"
 	fs.StringVar(&o.logDir, "log-dir", "", "folder for the files of --redirects and --tee (default: a temporary one)")
 	addFlagP(fs, &o.redirects, "redirects", "r", "0", "streams", launcher.ParseStreamMap,
 		"to files only: 0 nothing, 1 stdout, 2 stderr, 3 both, or by local rank as in 0:3,1:1")
@@ -336,6 +339,9 @@ func (o *options) config() (*launcher.Config, error) {
 		MasterAddr:       o.rendezvous.masterAddr,
 		MasterPort:       o.rendezvous.masterPort,
 		Nodes:            nodes,
+	}
+	if o.page != "" {
+		cfg.Page = &launcher.Page{Addr: o.page}
 	}
 	if o.stdin >= 0 {
 		cfg.Stdin, cfg.StdinRank = os.Stdin, o.stdin
