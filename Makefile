@@ -4,16 +4,16 @@ GO ?= go
 GOTEST ?= $(GO) test
 
 # The packages with tests that -long adds.
-LONG = $(shell grep -rlE --include='*_test.go' --exclude-dir=cucomm --exclude-dir=kubernetes \
+LONG = $(shell grep -rlE --include='*_test.go' --exclude-dir=cucomm --exclude-dir=kubernetes --exclude-dir=browser \
 	'testkit\.(Long|IsLong|Need)|commtest\.Processes' . | xargs -n1 dirname | sort -u)
 # The packages whose tests run several goroutines in one process, which is what the race detector can see.
 RACE = ./amp ./autograd ./checkpoint ./comm/... ./data ./ddp ./ddp/commhook ./ddp/internal/buckets ./ddp/zero ./device/cpu \
 	./device/internal/arena ./launcher/... ./internal/store ./profile ./train \
-	$(addprefix ./internal/,awake backend capture coordinator election flight handshake wire)
+	$(addprefix ./internal/,awake backend capture coordinator election flight handshake page telemetry wire)
 # The packages with tests on the emulated GPU.
 EMULATED = $(shell grep -rl --include='*_test.go' '^func TestEmulated' . | xargs -n1 dirname | sort -u)
 
-.PHONY: build test long race emulated lint bench chaos hosts kubernetes fuzz test-gpu gpu-failures demo cross clean
+.PHONY: build test long race emulated lint bench chaos hosts kubernetes browser fuzz test-gpu gpu-failures demo cross clean
 
 build: ## the commands and the examples, into build/
 	$(GO) build -o build/ ./cmd/... ./examples/...
@@ -51,6 +51,9 @@ hosts: ## jobs on several hosts, each a network namespace, with 100 seeded kills
 
 kubernetes: ## the manifests of examples/kubernetes and the Dockerfile; a module of its own
 	cd test/kubernetes && $(GO) vet ./... && $(GO) test ./... -long
+
+browser: ## the page of golaunch in Chromium; a module of its own
+	cd test/browser && $(GO) vet ./... && $(GO) test ./... -long
 
 fuzz: ## every fuzz target for FUZZTIME, by default ten minutes each
 	test/fuzz.sh
