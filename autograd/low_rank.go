@@ -55,10 +55,6 @@ func (f *lowRank) Saves(i, j int) bool {
 
 func (f *lowRank) Forward(c *Call) (err error) {
 	k, s, y, x, a := c.kernels, c.Stream, rows(c.Out), rows(c.In[0]), c.In[f.a]
-	var bias device.Tensor
-	if f.bias > 0 {
-		bias = c.In[f.bias]
-	}
 	if c.Recorded {
 		f.low, err = c.New(y.DType, x.Shape[0], a.Shape[0])
 	} else if f.low, err = c.s.alloc(y.DType, device.Shape{x.Shape[0], a.Shape[0]}); err == nil {
@@ -67,13 +63,20 @@ func (f *lowRank) Forward(c *Call) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := k.Linear(s, y, x, c.In[1], bias, kernels.NoActivation); err != nil {
-		return err
-	}
 	if err := k.MatMul(s, f.low, device.Store, x, false, a, true); err != nil {
 		return err
 	}
-	return k.MatMul(s, y, device.Accum{Alpha: f.scale, Beta: 1}, f.low, false, c.In[f.b], true)
+	if f.bias > 0 {
+		if err := k.Linear(s, y, x, c.In[1], c.In[f.bias], kernels.NoActivation); err != nil {
+			return err
+		}
+		return k.MatMul(s, y, device.Accum{Alpha: f.scale, Beta: 1}, f.low, false, c.In[f.b], true)
+	}
+	// The product of low rank only moves memory. It comes first, because the large product then adds it for free.
+	if err := k.MatMul(s, y, device.Accum{Alpha: f.scale}, f.low, false, c.In[f.b], true); err != nil {
+		return err
+	}
+	return k.MatMul(s, y, device.Accum{Alpha: 1, Beta: 1}, x, false, c.In[1], true)
 }
 
 // Aside marks the operation: the gradients of w, bias, a and b may be computed on another stream.
@@ -98,10 +101,10 @@ func (f *lowRank) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, 
 	g = rows(g)
 	switch i {
 	case 0:
-		if err := k.MatMul(s, rows(dst), acc, g, false, c.In[1], false); err != nil {
+		if err := k.MatMul(s, rows(dst), acc, f.gradLow, false, c.In[f.a], false); err != nil {
 			return err
 		}
-		return k.MatMul(s, rows(dst), device.Accum{Alpha: acc.Alpha, Beta: 1}, f.gradLow, false, c.In[f.a], false)
+		return k.MatMul(s, rows(dst), device.Accum{Alpha: acc.Alpha, Beta: 1}, g, false, c.In[1], false)
 	case 1:
 		return k.MatMul(s, dst, acc, g, true, rows(c.In[0]), false)
 	case f.a:
