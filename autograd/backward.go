@@ -121,13 +121,15 @@ type pass struct {
 	isOver    bool
 	// sharers holds, for each gradient's memory that has several owners, the number of owners minus one.
 	sharers map[uintptr]int
+	// readers holds, for each memory that Recompute freed, the number of reads that are still to come in this pass.
+	readers map[*block]int
 }
 
 // walk finds the part of the graph that a pass from root reaches. It counts the gradients that will
 // arrive at each node, and panics if a part of the graph or a saved value is gone.
 func (s *state) walk(root *Variable) *pass {
 	s.passes++
-	p := &pass{s: s, id: s.passes, sharers: map[uintptr]int{}}
+	p := &pass{s: s, id: s.passes, sharers: map[uintptr]int{}, readers: map[*block]int{}}
 	p.meet(root)
 	for todo := 0; todo < len(p.nodes); todo++ {
 		n := p.nodes[todo]
@@ -140,11 +142,12 @@ func (s *state) walk(root *Variable) *pass {
 				panic(&FreedError{Op: n.fn.Name(), Step: b.made, Freed: b.freed})
 			}
 		}
-		if n.out.mem.isGivenUp && n.saves(Output) {
+		p.reads(n, (*pass).count)
+		if n.out.mem.isGivenUp && !n.remakes && n.saves(Output) {
 			n.out.alive()
 		}
 		for j, v := range n.in {
-			if !v.mem.isGivenUp || n.saves(j) {
+			if !v.remade() && (!v.mem.isGivenUp || n.saves(j)) {
 				v.alive()
 			}
 			if v.node != nil {
@@ -215,7 +218,14 @@ func (p *pass) run(root, grad *Variable) error {
 // throughAll passes gradients through nodes, in their order.
 func (p *pass) throughAll(nodes []*node) error {
 	for _, n := range nodes {
-		if err := p.through(n); err != nil {
+		err := p.reads(n, (*pass).remake)
+		if err == nil {
+			err = p.through(n)
+		}
+		if err == nil {
+			err = p.reads(n, (*pass).read)
+		}
+		if err != nil {
 			return fmt.Errorf("backward of %s: %w", n.fn.Name(), err)
 		}
 	}

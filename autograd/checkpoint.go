@@ -125,6 +125,9 @@ func (p *pass) again(n *node, c *checkpoint) (err error) {
 				p.drop(n)
 			}
 		}()
+		for _, n := range part.nodes {
+			p.reads(n, (*pass).count)
+		}
 		y.node.grad, n.grad = n.grad, device.Tensor{}
 		if err = p.throughAll(part.nodes); err == nil {
 			err = p.aside.settle() // the end of the scope frees memory that the stream reads
@@ -172,7 +175,7 @@ func (p *section) reads(sc *scope) (reads []read) {
 			return
 		}
 		seen[k] = true
-		if v.mem.scope != sc && v.mem.freed == "" {
+		if v.mem.scope != sc && (v.mem.freed == "" || v.remade()) {
 			reads = append(reads, read{v, op})
 		}
 		for _, r := range sc.untaped[v.mem] {

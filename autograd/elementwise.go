@@ -115,6 +115,8 @@ func (f unary) Forward(c *Call) error {
 	return c.kernels.Unary(c.Stream, kernels.UnaryOp(f), c.Out, c.In[0])
 }
 
+func (f unary) recompute(c *Call) error { return f.Forward(c) }
+
 func (f unary) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
 	return c.kernels.UnaryGrad(c.Stream, kernels.UnaryOp(f), dst, acc, g, c.In[0], c.Out)
 }

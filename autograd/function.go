@@ -235,6 +235,7 @@ type node struct {
 	saved    []*block // the memory that Forward allocated
 	number   uint64   // counts applications
 	released bool     // a pass has released fn, in, out and saved
+	remakes  bool     // Recompute freed out, and a pass that reads it computes it again
 
 	pass    uint64 // the last pass that reached the node; pending and grad belong to it
 	pending int    // the number of gradients that have not arrived yet

@@ -175,6 +175,11 @@ func (f *groupNorm) Forward(c *Call) (err error) {
 	return c.kernels.GroupNorm(c.Stream, f.view(c.Out), f.mean, f.variance, x, weight, bias, f.p)
 }
 
+func (f *groupNorm) recompute(c *Call) error {
+	weight, bias := f.of(c)
+	return c.kernels.GroupNorm(c.Stream, f.view(c.Out), f.mean, f.variance, f.view(c.In[0]), weight, bias, f.p)
+}
+
 func (f *groupNorm) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
 	var dsts [3]device.Tensor
 	var accs [3]device.Accum

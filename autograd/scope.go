@@ -19,9 +19,10 @@ type block struct {
 	made    int             // the step in which it was made
 	scope   *scope          // the scope whose end frees it; nil if it belongs to the program
 	freed   string          // the cause of its release; empty while it is not freed
-	// isGivenUp says that Free or Expire freed the block. A backward pass may still go through its variables without
-	// reading their values.
+	// isGivenUp says that Free, Expire or Recompute freed the block. A backward pass may still go through its variables
+	// without reading their values.
 	isGivenUp bool
+	shared    bool // whether several variables have had the memory
 	cleanup   runtime.Cleanup
 }
 

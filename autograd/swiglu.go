@@ -25,6 +25,8 @@ func (swiGLU) Saves(i, j int) bool { return j == 0 || i == 0 && j == 1 }
 
 func (swiGLU) Forward(c *Call) error { return c.kernels.SwiGLU(c.Stream, c.Out, c.In[0], c.In[1]) }
 
+func (f swiGLU) recompute(c *Call) error { return f.Forward(c) }
+
 func (f swiGLU) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
 	var dsts [3]device.Tensor
 	var accs [3]device.Accum

@@ -105,6 +105,7 @@ func newLeaf(dev device.Device, dt device.DType, shape []int, fill func(device.T
 // alias returns another handle to v's memory, without v's graph. A handle to a gradient belongs to the
 // step that made the gradient, as v does.
 func (v *Variable) alias() *Variable {
+	v.mem.shared = true
 	return &Variable{s: v.s, t: v.t, mem: v.mem, op: v.op, name: v.name, grad: v.grad, sink: v.sink}
 }
 

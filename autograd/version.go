@@ -75,8 +75,11 @@ func (x input) check(op string) {
 }
 
 // saves reports whether the backward of n reads input j, or the result for j = Output, in order to
-// compute a gradient that is needed.
+// compute a gradient that is needed, or the result again.
 func (n *node) saves(j int) bool {
+	if j != Output && n.remakes {
+		return true
+	}
 	f, ok := n.fn.(Saver)
 	for i, x := range n.in {
 		if x.node != nil && (!ok || f.Saves(i, j)) {
