@@ -90,6 +90,7 @@
 // Within a step, the results of a model's operations are kept for the backward pass. An operation may keep
 // further memory besides its result. The pass frees that memory once it has computed the operation's gradients.
 // [Checkpoint] keeps only the input and the output of a part of the model; the backward pass computes the rest again.
+// [Variable.Recompute] frees the result of one cheap operation, and the backward pass computes it again.
 //
 // # Captured steps
 //

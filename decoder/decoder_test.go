@@ -21,7 +21,7 @@ var small = decoder.Config{
 }
 
 // newModels returns a model of each architecture, placed on dev.
-func newModels(t *testing.T, dev device.Device, recompute bool) map[string]*decoder.Model {
+func newModels(t *testing.T, dev device.Device, recompute decoder.Recompute) map[string]*decoder.Model {
 	c := small
 	c.Recompute = recompute
 	all := map[string]*decoder.Model{
@@ -54,7 +54,7 @@ func TestPackedDocuments(t *testing.T) {
 		Positions: row([]int64{0, 1, 2, 3, 0, 1, 2, 3, 4}),
 		Starts:    row([]int64{0, 0, 0, 0, first, first, first, first, first}),
 	}
-	for _, recompute := range []bool{false, true} {
+	for _, recompute := range []decoder.Recompute{"", decoder.RecomputeCheap, decoder.RecomputeBlocks} {
 		for name, m := range newModels(t, dev, recompute) {
 			want := slices.Concat(must.New(m.Forward(row(ids[:first]), nil).Read(t.Context())), must.New(m.Forward(row(ids[first:]), nil).Read(t.Context())))
 			near(t, name+", logits", must.New(m.Forward(row(ids), opts).Read(t.Context())), want)
@@ -100,7 +100,7 @@ func TestLoss(t *testing.T) {
 	dev := cputest.New(t)
 	targets := map[string]string{"Llama": "lm_head", "GPT-2": "c_attn"}
 	ids, next := autograd.FromSlice(dev, []int64{1, 2, 3, 4}, 2, 2), autograd.FromSlice(dev, []int64{4, 3, 2, 1}, 2, 2)
-	for name, m := range newModels(t, dev, false) {
+	for name, m := range newModels(t, dev, "") {
 		want := autograd.CrossEntropyLoss(autograd.Reshape(m.Forward(ids, nil), 4, 17), autograd.Flatten(next, 0)).Item()
 		near(t, name+", losses", []float64{m.Loss(ids, next, nil).Item()}, []float64{want})
 
@@ -121,6 +121,7 @@ func TestConfigErrors(t *testing.T) {
 		"odd sizes":                func(c *decoder.Config) { c.Hidden = 18 },
 		"no factor":                func(c *decoder.Config) { c.Rope.Scaling = decoder.YarnScaling },
 		"no frequencies":           func(c *decoder.Config) { c.Rope = decoder.Rope{Scaling: decoder.Llama3Scaling, Factor: 2} },
+		"another recomputation":    func(c *decoder.Config) { c.Recompute = "all" },
 		"another scaling":          func(c *decoder.Config) { c.Rope = decoder.Rope{Scaling: 9, Factor: 2} },
 	} {
 		c := small
@@ -131,5 +132,60 @@ func TestConfigErrors(t *testing.T) {
 	}
 	if _, err := decoder.NewGPT2(decoder.GPT2Config{Vocab: 1, Positions: 1, Layers: 1, Heads: 3, Hidden: 4}); err == nil {
 		t.Error("GPT-2 with 3 heads of a hidden size of 4: no error")
+	}
+}
+
+// RecomputeCheap changes no bits of the gradients, of a whole model and with adapters. A block keeps two hidden sizes and one
+// feed-forward size less for each token.
+func TestRecomputeCheap(t *testing.T) {
+	const rows, tokens = 4, 32
+	llama, gpt2 := small, decoder.GPT2Config{Vocab: 17, Positions: 32, Layers: 2, Heads: 4, Hidden: 16}
+	llama.Feedforward, gpt2.Feedforward = 40, 80 // so different from other sizes that the allocator keeps them apart
+	run := func(name string, recompute decoder.Recompute, adapt bool) (grads [][]float64, kept int64) {
+		llama.Recompute, gpt2.Recompute = recompute, recompute
+		dev, m := newDevice(t), must.New(decoder.New(llama))
+		if name == "GPT-2" {
+			m = must.New(decoder.NewGPT2(gpt2))
+		}
+		if err := nn.Place(m, dev, 1); err != nil {
+			t.Fatal(err)
+		}
+		if adapt {
+			must.New(lora.Add(m, nil))
+		}
+		ids := make([]int64, rows*tokens)
+		for i := range ids {
+			ids[i] = int64(i * i % 17)
+		}
+		in := autograd.FromSlice(dev, ids, rows, tokens)
+		autograd.NoGrad(dev, func() { m.Hidden(in, nil) }) // computes the angles
+		before := dev.Memory().InUse
+		loss := m.Loss(in, in, nil)
+		kept = dev.Memory().InUse - before
+		if err := loss.Backward(nil); err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range m.Parameters() {
+			if g := p.Grad(); g != nil {
+				grads = append(grads, must.New(g.Read(t.Context())))
+			}
+		}
+		return grads, kept
+	}
+	for name, perToken := range map[string]int64{"Llama": 3 * (2*16 + 40), "GPT-2": 2 * (2*16 + 80)} {
+		for _, adapt := range []bool{false, true} {
+			want, all := run(name, decoder.RecomputeNothing, adapt)
+			got, kept := run(name, decoder.RecomputeCheap, adapt)
+			if !slices.EqualFunc(got, want, slices.Equal) || len(want) == 0 {
+				t.Errorf("%s, adapted %t: the gradients differ", name, adapt)
+			}
+			saved := perToken * rows * tokens * 4
+			if adapt { // the first normalization needs no gradient
+				saved -= 16 * rows * tokens * 4
+			}
+			if all-kept != saved {
+				t.Errorf("%s, adapted %t: the forward pass keeps %d bytes, %d less than without: want %d less", name, adapt, kept, all-kept, saved)
+			}
+		}
 	}
 }

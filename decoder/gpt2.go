@@ -11,14 +11,14 @@ import (
 
 // GPT2Config describes a model of GPT-2's architecture: see [NewGPT2]. Its JSON has the keys of Hugging Face's config.json.
 type GPT2Config struct {
-	Vocab       int     `json:"vocab_size"`
-	Positions   int     `json:"n_positions"`
-	Layers      int     `json:"n_layer"`
-	Heads       int     `json:"n_head"`
-	Hidden      int     `json:"n_embd"`
-	Feedforward int     `json:"n_inner"`            // 0 means 4·Hidden
-	NormEps     float64 `json:"layer_norm_epsilon"` // of LayerNorm; 0 means 1e-5
-	Recompute   bool    `json:"-"`                  // the backward pass computes each block again
+	Vocab       int       `json:"vocab_size"`
+	Positions   int       `json:"n_positions"`
+	Layers      int       `json:"n_layer"`
+	Heads       int       `json:"n_head"`
+	Hidden      int       `json:"n_embd"`
+	Feedforward int       `json:"n_inner"`            // 0 means 4·Hidden
+	NormEps     float64   `json:"layer_norm_epsilon"` // of LayerNorm; 0 means 1e-5
+	Recompute   Recompute `json:"-"`                  // what the backward pass computes again
 }
 
 // NewGPT2 returns a model of GPT-2's architecture (Radford et al., 2019), not placed on a device, with GPT-2's initial
@@ -27,6 +27,9 @@ func NewGPT2(c GPT2Config) (*Model, error) {
 	if min(c.Vocab, c.Positions, c.Layers, c.Heads, c.Hidden, c.Feedforward+1) < 1 || c.Hidden%c.Heads != 0 {
 		return nil, fmt.Errorf("decoder: vocabulary %d, %d positions, %d layers and %d heads of a hidden size of %d: want at least 1 of each, and a hidden size that is a multiple of the heads",
 			c.Vocab, c.Positions, c.Layers, c.Heads, c.Hidden)
+	}
+	if err := c.Recompute.check(); err != nil {
+		return nil, err
 	}
 	c.Feedforward, c.NormEps = cmp.Or(c.Feedforward, 4*c.Hidden), cmp.Or(c.NormEps, 1e-5)
 	m := &Model{recompute: c.Recompute, config: c}
@@ -67,11 +70,19 @@ func (b *gpt2Block) keys() (heads, size int) { return b.headCount, b.headSize }
 func (b *gpt2Block) firstNorm() *nn.NormLayer { return b.norm1 }
 
 func (b *gpt2Block) apply(x, normed *autograd.Variable, p *pass) (sum, h *autograd.Variable) {
-	a := b.attention(b.attend.Forward(normed), p)
+	qkv := b.attend.Forward(normed)
+	p.spent(normed)
+	a := b.attention(qkv, p)
 	attended := b.attended.Forward(a)
 	sum, normed = b.norm2.ForwardAdd(x, attended)
 	attended.Free()
-	return sum, nn.FeedForward(normed, b.widen, nn.GELUTanh(), b.narrow)
+	gelu := nn.GELUTanh()
+	if p.recompute == RecomputeCheap {
+		gelu = nn.Checkpoint(gelu)
+	}
+	h = nn.FeedForward(normed, b.widen, gelu, b.narrow)
+	p.spent(normed)
+	return sum, h
 }
 
 // attention attends with qkv [b t 3·hidden].

@@ -2,6 +2,7 @@ package decoder
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 
 	"github.com/goddp/goddp/autograd"
@@ -28,8 +29,8 @@ type Config struct {
 	FeedforwardBias bool `json:"mlp_bias"`
 	Tied            bool `json:"tie_word_embeddings"` // the logits are computed with the embeddings of the tokens
 
-	InitStd   float64 `json:"initializer_range"` // the standard deviation of initial weights; 0 means 0.02
-	Recompute bool    `json:"-"`                 // the backward pass computes each block again
+	InitStd   float64   `json:"initializer_range"` // the standard deviation of initial weights; 0 means 0.02
+	Recompute Recompute `json:"-"`                 // what the backward pass computes again
 }
 
 // Layer is what layers of a model may differ in.
@@ -51,7 +52,7 @@ func New(c Config) (*Model, error) {
 	c.HeadSize = cmp.Or(c.HeadSize, c.Hidden/c.Heads)
 	c.Rope.Theta, c.Rope.FirstTrained = cmp.Or(c.Rope.Theta, 10000), cmp.Or(c.Rope.FirstTrained, c.MaxPositions)
 	frequencies, factor, err := c.Rope.Frequencies(c.HeadSize)
-	if err != nil {
+	if err = errors.Join(err, c.Recompute.check()); err != nil {
 		return nil, err
 	}
 	m := &Model{recompute: c.Recompute, config: c, rope: &rope{frequencies: frequencies, factor: factor, most: c.MaxPositions}}
@@ -111,10 +112,15 @@ func (b *llamaBlock) apply(x, normed *autograd.Variable, p *pass) (sum, h *autog
 	q := b.turned(b.heads(b.q, normed, b.c.Heads), b.qNorm, p)
 	k := b.turned(b.heads(b.k, normed, b.c.KeyHeads), b.kNorm, p)
 	v := b.heads(b.v, normed, b.c.KeyHeads)
+	p.spent(normed)
 	attended := b.o.Forward(p.attend(b.index, b.c.Layers[b.index].Window, q, k, v))
 	sum, normed = b.norm2.ForwardAdd(x, attended)
 	attended.Free()
-	return sum, b.down.Forward(autograd.SwiGLU(b.gate.Forward(normed), b.up.Forward(normed)))
+	inner := autograd.SwiGLU(b.gate.Forward(normed), b.up.Forward(normed))
+	p.spent(normed)
+	h = b.down.Forward(inner)
+	p.spent(inner)
+	return sum, h
 }
 
 // heads projects x [b t hidden] to n heads [b t n size].

@@ -2,6 +2,7 @@ package decoder
 
 import (
 	"cmp"
+	"fmt"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
@@ -18,12 +19,35 @@ type Model struct {
 	head      *nn.LinearLayer
 
 	rope      *rope // nil for learned positions
-	recompute bool
+	recompute Recompute
 	config    any // Config or GPT2Config
 }
 
 // Config returns the description of the model with the defaults filled in: a [Config] or a [GPT2Config].
 func (m *Model) Config() any { return m.config }
+
+// Recompute says which results a model does not keep for the backward pass, which then computes them again: less memory
+// for more time. Gradients are the same bits. docs/results/decoder.md has measurements.
+type Recompute string
+
+const (
+	// RecomputeNothing keeps all results that gradients read.
+	RecomputeNothing Recompute = ""
+	// RecomputeCheap does not keep the results of a block's normalizations, and of SwiGLU or GELU: see
+	// [autograd.Variable.Recompute]. Computing them again takes one pass over memory each.
+	RecomputeCheap Recompute = "cheap"
+	// RecomputeBlocks keeps the input of each block alone: see [autograd.Checkpoint]. Computing the blocks again takes
+	// another forward pass.
+	RecomputeBlocks Recompute = "blocks"
+)
+
+func (r Recompute) check() error {
+	switch r {
+	case RecomputeNothing, RecomputeCheap, RecomputeBlocks:
+		return nil
+	}
+	return fmt.Errorf("decoder: Recompute is %q, want %q, %q or %q", r, RecomputeNothing, RecomputeCheap, RecomputeBlocks)
+}
 
 // block is a transformer block. Its result is the sum of two terms, which the normalization that follows adds in its
 // own pass.
@@ -58,7 +82,15 @@ type ForwardOptions struct {
 // pass is a forward pass through the blocks.
 type pass struct {
 	ForwardOptions
-	cos, sin *autograd.Variable // the angles of all tokens, or of the positions of any row
+	cos, sin  *autograd.Variable // the angles of all tokens, or of the positions of any row
+	recompute Recompute
+}
+
+// spent ends the forward pass's use of the result of a cheap operation.
+func (p *pass) spent(v *autograd.Variable) {
+	if p.recompute == RecomputeCheap {
+		v.Recompute()
+	}
 }
 
 // Forward returns the logits [b t vocab] of the token that follows each of ids, int64 [b t]. opts may be nil.
@@ -97,7 +129,7 @@ func (m *Model) Hidden(ids *autograd.Variable, opts *ForwardOptions) *autograd.V
 	if s := ids.Shape(); len(s) != 2 {
 		panic(&device.ShapeError{Op: "decoder", A: s, Want: "ids of shape [b t]"})
 	}
-	p := &pass{ForwardOptions: *cmp.Or(opts, &ForwardOptions{})}
+	p := &pass{ForwardOptions: *cmp.Or(opts, &ForwardOptions{}), recompute: m.recompute}
 	x := m.tokens.Forward(ids)
 	var h *autograd.Variable // the second term of a block's input, nil for none
 	switch rows := ids.Shape()[1]; {
@@ -108,7 +140,7 @@ func (m *Model) Hidden(ids *autograd.Variable, opts *ForwardOptions) *autograd.V
 	default:
 		h = autograd.Slice(m.positions.Weight.Var(), 0, 0, rows, 1)
 	}
-	if m.recompute {
+	if m.recompute == RecomputeBlocks {
 		if h != nil {
 			x = autograd.Add(x, h)
 		}

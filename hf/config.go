@@ -54,7 +54,7 @@ type gpt2 struct {
 }
 
 // architectures are the classes of transformers, with the functions that make their models from config.json.
-var architectures = map[string]func(text []byte, recompute bool) (*decoder.Model, error){
+var architectures = map[string]func(text []byte, recompute decoder.Recompute) (*decoder.Model, error){
 	"GPT2LMHeadModel":  newGPT2,
 	"LlamaForCausalLM": family(config{}, func(*config) {}),
 	"MistralForCausalLM": family(config{}, func(c *config) {
@@ -90,7 +90,7 @@ func (c *config) setWindows(uses bool, isWindowed func(layer int) bool) {
 }
 
 // newModel reads config.json in dir, and makes the model that it describes.
-func newModel(dir string, recompute bool) (text []byte, m *decoder.Model, err error) {
+func newModel(dir string, recompute decoder.Recompute) (text []byte, m *decoder.Model, err error) {
 	path := filepath.Join(dir, "config.json")
 	if text, err = files.Read(path, 1<<20); err != nil {
 		return nil, nil, err
@@ -118,8 +118,8 @@ func newModel(dir string, recompute bool) (text []byte, m *decoder.Model, err er
 }
 
 // family returns the function that makes a model of Llama's family. c has the values of keys that are absent.
-func family(c config, change func(*config)) func([]byte, bool) (*decoder.Model, error) {
-	return func(text []byte, recompute bool) (*decoder.Model, error) {
+func family(c config, change func(*config)) func([]byte, decoder.Recompute) (*decoder.Model, error) {
+	return func(text []byte, recompute decoder.Recompute) (*decoder.Model, error) {
 		c := c
 		if err := json.Unmarshal(text, &c); err != nil {
 			return nil, err
@@ -137,7 +137,7 @@ func family(c config, change func(*config)) func([]byte, bool) (*decoder.Model, 
 	}
 }
 
-func newGPT2(text []byte, recompute bool) (*decoder.Model, error) {
+func newGPT2(text []byte, recompute decoder.Recompute) (*decoder.Model, error) {
 	c := gpt2{Tied: true, ScaleWeights: true}
 	if err := json.Unmarshal(text, &c); err != nil {
 		return nil, err

@@ -49,7 +49,7 @@ func TestConfigsOfTheHub(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(c.config), 0o666); err != nil {
 			t.Fatal(err)
 		}
-		_, m, err := newModel(dir, false)
+		_, m, err := newModel(dir, "")
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue

@@ -42,8 +42,8 @@ type LoadOptions struct {
 	// Masters keeps the unrounded values of 16-bit parameters for the master weights of the optimizer, for training:
 	// see [nn.CastOptions].
 	Masters bool
-	// Recompute makes the backward pass compute each block again, which takes less memory.
-	Recompute bool
+	// Recompute says what the backward pass computes again, which takes less memory.
+	Recompute decoder.Recompute
 }
 
 const (

@@ -10,6 +10,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/checkpoint/safetensors"
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/decoder"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/hf"
 	"github.com/goddp/goddp/internal/testkit"
@@ -51,10 +52,10 @@ func TestParityWithPyTorch(t *testing.T) {
 	dev := must.New(comm.OpenDevice(nil))
 	defer dev.Close()
 	for _, entry := range must.New(os.ReadDir(dir)) {
-		for _, recompute := range []bool{false, true} {
+		for _, recompute := range []decoder.Recompute{"", decoder.RecomputeCheap, decoder.RecomputeBlocks} {
 			name := entry.Name()
-			if recompute {
-				name += ", recomputed"
+			if recompute != "" {
+				name += ", recomputed " + string(recompute)
 			}
 			t.Run(name, func(t *testing.T) {
 				testFolder(t, dev, filepath.Join(dir, entry.Name()), recompute)
@@ -63,7 +64,7 @@ func TestParityWithPyTorch(t *testing.T) {
 	}
 }
 
-func testFolder(t *testing.T, dev device.Device, dir string, recompute bool) {
+func testFolder(t *testing.T, dev device.Device, dir string, recompute decoder.Recompute) {
 	e := expected{must.New(safetensors.Open(filepath.Join(dir, "expected.safetensors"))), t, dev}
 	defer e.Close()
 	f, err := hf.Load(dir, dev, &hf.LoadOptions{Recompute: recompute})

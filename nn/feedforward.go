@@ -7,7 +7,12 @@ import "github.com/goddp/goddp/autograd"
 // of one of them, its result is recomputed in the backward pass.
 func FeedForward(x *autograd.Variable, first *LinearLayer, act Module, second *LinearLayer) *autograd.Variable {
 	opts, ok := feedForwardOptions(act)
-	if !ok || first.LowRank != nil || second.LowRank != nil || first.computeType() != second.computeType() {
+	switch fits := first.LowRank == nil && second.LowRank == nil && first.computeType() == second.computeType(); {
+	case ok && !fits && opts.Recompute:
+		h := act.(checkpoint).Module.Forward(first.Forward(x))
+		defer h.Recompute()
+		return second.Forward(h)
+	case !ok || !fits:
 		return second.Forward(act.Forward(first.Forward(x)))
 	}
 	w1, b1 := first.parameters()

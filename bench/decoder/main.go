@@ -45,7 +45,7 @@ var (
 	length    = flag.Int("length", 2048, "number of tokens in a row; of the prompt, with --generate")
 	rank      = flag.Int("lora", 0, "train adapters of this `rank` alone")
 	sharded   = flag.Bool("zero", false, "divide the optimizer's state and the updates among the ranks (ZeRO-1)")
-	recompute = flag.Bool("recompute", false, "compute each block again in the backward pass")
+	recompute = flag.String("recompute", "", "compute again in the backward pass: results of `cheap` operations, or blocks")
 	untied    = flag.Bool("untied", false, "the head has its own weight")
 	captured  = flag.Bool("captured", true, "capture the step, on a GPU")
 	warmup    = flag.Int("warmup", 5, "number of steps before the measured ones")
@@ -79,7 +79,7 @@ func run(ctx context.Context) error {
 	dev := pg.Device()
 	m, err := decoder.New(decoder.Config{
 		Vocab: *vocab, Hidden: *hidden, Feedforward: *inner, Heads: *heads, KeyHeads: *keyHeads, Layers: make([]decoder.Layer, *layers),
-		Rope: decoder.Rope{Theta: 500000}, NormEps: 1e-5, Tied: !*untied, MaxPositions: *length + *tokens, Recompute: *recompute,
+		Rope: decoder.Rope{Theta: 500000}, NormEps: 1e-5, Tied: !*untied, MaxPositions: *length + *tokens, Recompute: decoder.Recompute(*recompute),
 	})
 	if err != nil {
 		return err

@@ -41,7 +41,7 @@ var (
 	global      = flag.Int("global-batch", 32, "rows in a step, on all ranks")
 	length      = flag.Int("length", 1024, "largest number of tokens in a row")
 	pack        = flag.Bool("pack", false, "put several documents into a row")
-	recompute   = flag.Bool("recompute", false, "compute each block again in the backward pass, which takes less memory")
+	recompute   = flag.String("recompute", "", "compute again in the backward pass, which takes less memory: results of `cheap` operations, or blocks")
 	prompt      = flag.String("prompt", "", "answer this `text` at the end")
 	log         = flag.String("log", "", "append JSON lines to `file`")
 )
@@ -59,7 +59,7 @@ func run(ctx context.Context) error {
 	if err != nil && !errors.Is(err, chat.ErrNoTemplate) {
 		return err
 	}
-	o := hf.LoadOptions{Recompute: *recompute}
+	o := hf.LoadOptions{Recompute: decoder.Recompute(*recompute)}
 	if pg.Device().Type() == device.CUDA {
 		o.DType, o.Masters = device.BFloat16, *rank == 0 // frozen weights need no masters
 	}

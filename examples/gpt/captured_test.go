@@ -22,7 +22,7 @@ import (
 
 // trainSmall makes steps of a small model with bfloat16 parameters, and returns the losses and the parameters as bytes.
 func trainSmall(t *testing.T, pg *comm.ProcessGroup, captured bool) ([]byte, error) {
-	c := decoder.GPT2Config{Vocab: 17, Positions: 8, Layers: 1, Heads: 2, Hidden: 16, Recompute: true}
+	c := decoder.GPT2Config{Vocab: 17, Positions: 8, Layers: 1, Heads: 2, Hidden: 16, Recompute: decoder.RecomputeBlocks}
 	net := must.New(decoder.NewGPT2(c))
 	if err := nn.Cast(net, device.BFloat16, nil); err != nil {
 		return nil, err

@@ -45,7 +45,7 @@ var (
 	heads     = flag.Int("heads", 4, "number of heads of a block")
 	embed     = flag.Int("embed", 128, "number of elements of a token's vector")
 	window    = flag.Int("context", 128, "number of tokens of a sample")
-	recompute = flag.Bool("checkpoint", false, "compute blocks again in the backward pass, which takes less memory")
+	recompute = flag.String("recompute", "", "compute again in the backward pass, which takes less memory: results of `cheap` operations, or blocks")
 	captured  = flag.Bool("captured", false, "make each step one CUDA graph")
 	sharded   = flag.Bool("zero", false, "divide the optimizer's state among the processes (ZeRO, stage 1), which takes less memory")
 	bucket    = flag.Float64("bucket-cap-mb", 0, "size of a bucket of gradients in `MiB` (default: 25, and 1 for the first)")
@@ -94,7 +94,7 @@ func open() (net *decoder.Model, c decoder.GPT2Config, set data.Dataset, err err
 	}
 	// The model has some more tokens than the texts, because the last layer is faster if its rows have a multiple of 64
 	// elements.
-	c.Recompute, c.Vocab = *recompute, (*vocab+63)/64*64
+	c.Recompute, c.Vocab = decoder.Recompute(*recompute), (*vocab+63)/64*64
 	if *prompt == "" {
 		return nil, c, nil, errors.New("--prompt is empty, want text for a sample to follow")
 	}
