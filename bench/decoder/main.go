@@ -168,8 +168,8 @@ func (r *result) train(ctx context.Context, pg *comm.ProcessGroup, m *decoder.Mo
 		}
 		r.Name += "-lora"
 	}
-	if *recompute {
-		r.Name += "-recompute"
+	if *recompute != "" {
+		r.Name += "-recompute-" + *recompute
 	}
 	dev := pg.Device()
 	newLocal := func(params []*nn.Parameter) (*optim.AdamW, error) {
