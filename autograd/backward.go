@@ -129,7 +129,7 @@ type pass struct {
 // arrive at each node, and panics if a part of the graph or a saved value is gone.
 func (s *state) walk(root *Variable) *pass {
 	s.passes++
-	p := &pass{s: s, id: s.passes, sharers: map[uintptr]int{}, readers: map[*block]int{}}
+	p := &pass{s: s, id: s.passes, sharers: map[uintptr]int{}}
 	p.meet(root)
 	for todo := 0; todo < len(p.nodes); todo++ {
 		n := p.nodes[todo]

@@ -81,6 +81,9 @@ func (p *pass) count(v *Variable) error {
 	if v.node.released {
 		v.alive()
 	}
+	if p.readers == nil {
+		p.readers = map[*block]int{}
+	}
 	p.readers[v.mem]++
 	return nil
 }
@@ -108,6 +111,9 @@ func (p *pass) remake(v *Variable) error {
 	defer p.s.called(c)
 	for _, x := range n.in {
 		c.In = append(c.In, x.t)
+		if err := x.use(); err != nil {
+			return err
+		}
 	}
 	return n.fn.(recomputer).recompute(c)
 }
