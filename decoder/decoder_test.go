@@ -143,7 +143,7 @@ func TestRecomputeCheap(t *testing.T) {
 	llama.Feedforward, gpt2.Feedforward = 40, 80 // so different from other sizes that the allocator keeps them apart
 	run := func(name string, recompute decoder.Recompute, adapt bool) (grads [][]float64, kept int64) {
 		llama.Recompute, gpt2.Recompute = recompute, recompute
-		dev, m := newDevice(t), must.New(decoder.New(llama))
+		dev, m := cputest.New(t), must.New(decoder.New(llama))
 		if name == "GPT-2" {
 			m = must.New(decoder.NewGPT2(gpt2))
 		}
