@@ -15,6 +15,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/gradsink"
+	"github.com/goddp/goddp/internal/telemetry"
 )
 
 // saving is one Save on one rank, from its snapshot until the write has ended.
@@ -305,6 +306,9 @@ func (m *Manager) completed(s *saving) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.stats = Stats{s.step, s.share.File.Bytes, time.Since(s.started)}
+	if m.pg.Rank() == 0 {
+		telemetry.Checkpointed(s.step, m.stats.Durable)
+	}
 }
 
 // The ranks' writers exchange reports by posting them, because only the program's goroutine may call

@@ -2,6 +2,7 @@ package launcher
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"sync/atomic"
@@ -67,6 +68,7 @@ func (a *agent) showRound(worldSize int) {
 		return
 	}
 	a.view.run.Round(worldSize, a.round.Restarts)
+	a.view.run.Event("round", fmt.Sprintf("%s train together", count(worldSize)))
 	for _, p := range a.procs {
 		if p != nil && p.PID != 0 && p.end == nil {
 			a.showWorker(p)

@@ -38,8 +38,8 @@ func (r *Run) metrics(o *openMetrics) {
 	o.add("goddp_world_size", "gauge", "", "Number of ranks of the current round.", float64(r.worldSize), run)
 	o.add("goddp_restarts", "gauge", "", "Number of restarts so far.", float64(r.restarts), run)
 	o.add("goddp_start_time_seconds", "gauge", "seconds", "When the job began, in seconds since 1970.", float64(r.info.Started.UnixMilli())/1e3, run)
-	if !r.checkpointAt.IsZero() {
-		o.add("goddp_checkpoint_time_seconds", "gauge", "seconds", "When the last checkpoint was complete, in seconds since 1970.", float64(r.checkpointAt.UnixMilli())/1e3, run)
+	if r.checkpoint != nil {
+		o.add("goddp_checkpoint_time_seconds", "gauge", "seconds", "When the last checkpoint was durable, in seconds since 1970.", float64(r.checkpoint.Time.UnixMilli())/1e3, run)
 	}
 	now := r.now()
 	for _, n := range r.sortedRanks() {

@@ -96,8 +96,7 @@ type Run struct {
 	ended               time.Time
 	failure             string // the report of the failure
 	culprits            []int
-	checkpoint          telemetry.Value // the last complete checkpoint: its step
-	checkpointAt        time.Time
+	checkpoint          *Saved // the last complete checkpoint; nil: none
 }
 
 // rank is what a run holds of one rank.
@@ -151,11 +150,12 @@ func (r *Run) Report(number int, datagram []byte) error {
 }
 
 func (r *Run) record(number int, k *rank, rec *telemetry.Record) {
-	k.step = rec.Step
 	if rec.Kind == telemetry.Values {
 		for _, v := range rec.Values {
-			if v.Name == telemetry.CheckpointStep {
-				r.checkpoint, r.checkpointAt = v, time.Unix(0, rec.Time)
+			if v.Name == telemetry.CheckpointSeconds {
+				r.checkpoint = &Saved{rec.Step, time.Unix(0, rec.Time), value(v.Number)}
+			} else { // a checkpoint may be durable some steps later
+				k.step = rec.Step
 			}
 			if r.admit(r.names, maxNames, v.Name) {
 				r.add(key{telemetry.Values, v.Name, number}, rec.Step, v.Number)
@@ -163,6 +163,7 @@ func (r *Run) record(number int, k *rank, rec *telemetry.Record) {
 		}
 		return
 	}
+	k.step = rec.Step
 	steps := float64(max(rec.Steps, 1))
 	whole, work := 0.0, 0.0
 	for _, v := range rec.Values {
@@ -316,21 +317,22 @@ type State struct {
 type Latest struct {
 	Name  string `json:"name"`
 	Step  int64  `json:"step"`
-	Value number `json:"value"`
+	Value value  `json:"value"`
 }
 
-// Saved says when a checkpoint was complete.
+// Saved says when a checkpoint was durable, and how long that took.
 type Saved struct {
 	Step int64     `json:"step"`
 	Time time.Time `json:"time"`
+	Took value     `json:"took"`
 }
 
 // RankState is what the page shows of a rank.
 type RankState struct {
 	Worker
-	Step   int64             `json:"step"`
-	Silent float64           `json:"silent"` // seconds since the last report; -1 before the first
-	Parts  map[string]number `json:"parts,omitempty"`
+	Step   int64            `json:"step"`
+	Silent float64          `json:"silent"` // seconds since the last report; -1 before the first
+	Parts  map[string]value `json:"parts,omitempty"`
 }
 
 // State returns the state.
@@ -341,13 +343,10 @@ func (r *Run) State() *State {
 	s := &State{
 		Info: r.info, Version: r.version, Now: now, Status: r.status, WorldSize: r.worldSize, Restarts: r.restarts,
 		Names: slices.Sorted(maps.Keys(r.names)), Parts: r.sortedParts(), Refused: len(r.refused),
-		Events: append([]Event{}, r.events...), Failure: r.failure, Culprits: r.culprits, Latest: []Latest{}, Ranks: []RankState{},
+		Checkpoint: r.checkpoint, Events: append([]Event{}, r.events...), Failure: r.failure, Culprits: r.culprits, Latest: []Latest{}, Ranks: []RankState{},
 	}
 	if !r.ended.IsZero() {
 		s.Ended = &r.ended
-	}
-	if !r.checkpointAt.IsZero() {
-		s.Checkpoint = &Saved{int64(r.checkpoint.Number), r.checkpointAt}
 	}
 	paces := map[int]map[string]float64{}
 	for _, n := range r.sortedRanks() {
@@ -365,9 +364,9 @@ func (r *Run) State() *State {
 			}
 			s.Dropped += k.dropped
 			if p := k.pace.mean(); len(p) > 0 {
-				paces[n], state.Parts = p, map[string]number{}
+				paces[n], state.Parts = p, map[string]value{}
 				for name, v := range p {
-					state.Parts[name] = number(v)
+					state.Parts[name] = value(v)
 				}
 			}
 		}
@@ -379,7 +378,7 @@ func (r *Run) State() *State {
 	for _, name := range s.Names {
 		for _, n := range r.sortedRanks() {
 			if last := r.series[key{telemetry.Values, name, n}]; last != nil {
-				s.Latest = append(s.Latest, Latest{name, last.at, number(last.latest)})
+				s.Latest = append(s.Latest, Latest{name, last.at, value(last.latest)})
 				break
 			}
 		}
@@ -416,10 +415,10 @@ type Curves struct {
 
 // Curve has for each step the least, the greatest and the mean value around it. A value is null if there is none.
 type Curve struct {
-	Rank int      `json:"rank"`
-	Min  []number `json:"min"`
-	Max  []number `json:"max"`
-	Mean []number `json:"mean"`
+	Rank int     `json:"rank"`
+	Min  []value `json:"min"`
+	Max  []value `json:"max"`
+	Mean []value `json:"mean"`
 }
 
 // Curves returns the points of a value, or of the time of a part, between two steps, in at most n bins. to -1 stands for
@@ -432,7 +431,7 @@ func (r *Run) Curves(kind telemetry.Kind, name string, from, to int64, n int) *C
 	last, first := int64(-1), int64(-1)
 	for _, rank := range r.sortedRanks() {
 		if s := r.series[key{kind, name, rank}]; s != nil && len(s.buckets) > 0 {
-			all, out.Ranks = append(all, s), append(out.Ranks, Curve{Rank: rank, Min: []number{}, Max: []number{}, Mean: []number{}})
+			all, out.Ranks = append(all, s), append(out.Ranks, Curve{Rank: rank, Min: []value{}, Max: []value{}, Mean: []value{}})
 			last = max(last, s.buckets[len(s.buckets)-1].last)
 			if begin := s.buckets[0].first; first < 0 || begin < first {
 				first = begin
@@ -461,7 +460,7 @@ func (r *Run) Curves(kind telemetry.Kind, name string, from, to int64, n int) *C
 			if bin.points == 0 {
 				bin.min, bin.max, bin.mean = nan, nan, nan
 			}
-			c.Min, c.Max, c.Mean = append(c.Min, number(bin.min)), append(c.Max, number(bin.max)), append(c.Mean, number(bin.mean))
+			c.Min, c.Max, c.Mean = append(c.Min, value(bin.min)), append(c.Max, value(bin.max)), append(c.Mean, value(bin.mean))
 		}
 		out.Steps = append(out.Steps, at)
 	}

@@ -58,8 +58,8 @@ func (p *pace) mean() map[string]float64 {
 type Slow struct {
 	Rank    int    `json:"rank"`
 	Part    string `json:"part"`
-	Seconds number `json:"seconds"` // how much more than the median of all ranks this part takes, in a step
-	Share   number `json:"share"`   // the part of the step's time that this is
+	Seconds value  `json:"seconds"` // how much more than the median of all ranks this part takes, in a step
+	Share   value  `json:"share"`   // the part of the step's time that this is
 	Text    string `json:"text"`
 }
 
@@ -110,11 +110,11 @@ func slowest(ranks map[int]map[string]float64) *Slow {
 		}
 		slices.Sort(others)
 		m := others[(len(others)-1)/2]
-		if excess := number(ranks[culprit][part] - m); excess > s.Seconds {
+		if excess := value(ranks[culprit][part] - m); excess > s.Seconds {
 			s.Part, s.Seconds, usual = part, excess, m
 		}
 	}
-	if s.Share = number(float64(s.Seconds) / step); s.Part == "" || float64(s.Share) < slowShare || s.Seconds < slowSeconds {
+	if s.Share = value(float64(s.Seconds) / step); s.Part == "" || float64(s.Share) < slowShare || s.Seconds < slowSeconds {
 		return nil
 	}
 	s.Text = fmt.Sprintf("%s is the slowest: %s takes %s of a step, on the other ranks %s; that is %.0f%% of the step",

@@ -31,8 +31,9 @@ const (
 	Other      = "other"      // everything else
 )
 
-// CheckpointStep is the name of the value that says at which step the last complete checkpoint was saved.
-const CheckpointStep = "checkpoint_step"
+// CheckpointSeconds is the name of the value that says that the checkpoint of its step is complete and durable, so long after
+// its save began.
+const CheckpointSeconds = "checkpoint_seconds"
 
 // A Value is a named number.
 type Value struct {

@@ -157,3 +157,10 @@ func (r *Reporter) Flush() {
 	r.putTimes(now)
 	r.flush(now)
 }
+
+// Checkpointed reports that the checkpoint of a step is durable, so long after its save began.
+func Checkpointed(step int, took time.Duration) {
+	r, _ := Inherited() // progress.New returns the error
+	r.Report(step, Value{CheckpointSeconds, took.Seconds()})
+	r.Flush()
+}

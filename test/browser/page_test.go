@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -118,4 +119,61 @@ func TestCurvesMoveAndTheSlowRankIsNamed(t *testing.T) {
 	shoot(t, ctx, "slow-1600", 1600, true)
 	shoot(t, ctx, "slow-360", 360, false)
 	shoot(t, ctx, "slow-360", 360, true)
+}
+
+// A worker that is killed is the culprit on the page, beside the report. The page that is still open keeps both when golaunch
+// has ended.
+func TestKilledRankIsTheCulprit(t *testing.T) {
+	testkit.Long(t)
+	testkit.Need(t, testkit.Command("chromium"))
+	job, url := start(t, nil)
+	ctx := browser(t, url)
+	await(t, ctx, loaded, `states[0]?.ranks?.[3]?.step > 20`)
+	var pid int
+	if err := chromedp.Run(ctx, chromedp.Evaluate(`states[0].ranks[3].pid`, &pid)); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	await(t, ctx, loaded, `document.getElementById("alerts").textContent === "Rank 3 caused the failure."`)
+	await(t, ctx, loaded, `document.getElementById("report").textContent.includes("killed by SIGKILL")`)
+	await(t, ctx, loaded, `document.querySelector("tr.culprit").cells[1].textContent === "was killed by SIGKILL (culprit)"`)
+	if code := job.Wait(); code != 128+9 {
+		t.Errorf("exit code %d", code)
+	}
+	shoot(t, ctx, "failure-1600", 1600, false)
+	shoot(t, ctx, "failure-360", 360, true)
+}
+
+// A job that restarts from a checkpoint stays one curve: its steps increase, and reach beyond those before.
+func TestResumedRunIsOneCurve(t *testing.T) {
+	testkit.Long(t)
+	testkit.Need(t, testkit.Command("chromium"))
+	dir := t.TempDir()
+	fail := filepath.Join(dir, "fail")
+	_, url := start(t, []string{"--max-restarts", "1"}, "-fail-file", fail, "-checkpoints", filepath.Join(dir, "checkpoints"))
+	ctx := browser(t, url)
+	await(t, ctx, loaded, `states[0]?.checkpoint?.step >= 50 && states[0].step > states[0].checkpoint.step + 10`)
+	if err := os.WriteFile(fail, nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	await(t, ctx, loaded, `states[0].restarts === 1`)
+	if err := os.Remove(fail); err != nil {
+		t.Fatal(err)
+	}
+	await(t, ctx, loaded, `states[0].checkpoint.step >= 200`)
+	await(t, ctx, loaded, `charts.get("loss").data[0].at(-1) > 200 && charts.get("loss").data[0].every((x, i, all) => i === 0 || x > all[i - 1])`)
+}
+
+// Names and values of a hostile program inject nothing, and are bounded.
+func TestHostileNumbers(t *testing.T) {
+	testkit.Long(t)
+	testkit.Need(t, testkit.Command("chromium"))
+	_, url := start(t, nil, "-hostile")
+	ctx := browser(t, url)
+	await(t, ctx, loaded, `states[0]?.refused > 0`)
+	await(t, ctx, loaded, `[...document.querySelectorAll(".chart figcaption")].some((e) => e.textContent.startsWith("<img src=x"))`)
+	await(t, ctx, loaded, `states[0].names.length <= 256 && states[0].names.every((n) => n.length <= 128) && document.images.length === 0 && !document.title.includes("injected")`)
+	await(t, ctx, loaded, `document.getElementById("alerts").textContent.includes("not a number is not finite")`)
 }

@@ -117,7 +117,7 @@ function showState() {
   const facts = [["step", s.step.toLocaleString("en")], ["time", duration((end - new Date(s.started)) / 1000)]];
   if (s.world_size) facts.push(["workers", `${running} of ${s.world_size}`]);
   if (s.restarts) facts.push(["restarts", String(s.restarts)]);
-  if (s.checkpoint) facts.push(["checkpoint", `step ${s.checkpoint.step.toLocaleString("en")}, ${duration((end - new Date(s.checkpoint.time)) / 1000)} old`]);
+  if (s.checkpoint) facts.push(["checkpoint", `step ${s.checkpoint.step.toLocaleString("en")}, durable for ${duration((end - new Date(s.checkpoint.time)) / 1000)}`]);
   if (s.dropped) facts.push(["dropped reports", s.dropped.toLocaleString("en")]);
   update($("facts"), facts, () => make("div", {}, make("dt"), make("dd")), (e, [k, v]) => { setText(e.firstChild, k); setText(e.lastChild, v); });
 
@@ -217,7 +217,7 @@ function showChoices(s) {
 
 const order = ["loss", "validation_loss", "eval_loss", "accuracy", "lr", "grad_norm", "samples_per_second", "tokens_per_second", "mfu"];
 function allNames() {
-  const names = [...new Set(states.flatMap((s) => s.names))].filter((n) => n !== "checkpoint_step");
+  const names = [...new Set(states.flatMap((s) => s.names))];
   const place = (n) => { const i = order.indexOf(n); return i >= 0 ? i : isBytes(n) || n === "goroutines" ? order.length + 1 : order.length; };
   return names.sort((a, b) => place(a) - place(b) || (a < b ? -1 : a > b ? 1 : 0));
 }
@@ -423,12 +423,18 @@ async function drawHeat() {
   g.font = "11px system-ui, sans-serif";
   if (!n || !heat.steps.length) { canvas.setAttribute("aria-label", "No times yet"); g.fillStyle = css("--soft"); g.fillText("no times yet", 4, 12); return; }
   const values = heat.ranks.flatMap((r) => r.max).filter((v) => v !== null).sort((a, b) => a - b);
-  const lo = values[0], hi = values[values.length - 1];
+  // Rare outliers, such as the first step, must not make all others look alike.
+  const lo = values[0], typical = values[Math.floor(values.length * 0.98)];
+  const hi = Math.min(values[values.length - 1], 2 * typical);
   heat.at = (v) => hi > lo ? Math.sqrt((v - lo) / (hi - lo)) : 0;
   const cell = (width - label) / heat.steps.length;
   heat.row = row; heat.cell = cell;
   heat.ranks.forEach((r, y) => {
+    let before = null; // the steps of a record are in its last bin
+    const end = r.max.findLastIndex((v) => v !== null);
     r.max.forEach((v, x) => {
+      v = v ?? (x < end ? before : null);
+      before = v;
       if (v === null) return;
       g.fillStyle = heatColor(heat.at(v));
       g.fillRect(label + x * cell, y * row, Math.ceil(cell) , row - (row > 6 ? 1 : 0));
@@ -444,9 +450,9 @@ async function drawHeat() {
   g.textAlign = "right"; g.fillText(heat.steps[heat.steps.length - 1].toLocaleString("en"), width, height - 4);
   const s = $("scale").getContext("2d");
   for (let x = 0; x < 160; x++) { s.fillStyle = heatColor(x / 159); s.fillRect(x, 0, 1, 10); }
-  setText($("scale-least"), seconds(lo)); setText($("scale-most"), seconds(hi));
+  setText($("scale-least"), seconds(lo)); setText($("scale-most"), (hi < values[values.length - 1] ? "≥ " : "") + seconds(hi));
   const top = heat.ranks.reduce((best, r) => Math.max(...r.max) > Math.max(...best.max) ? r : best);
-  canvas.setAttribute("aria-label", `Heat map of ${n} ranks over steps ${heat.steps[0]} to ${heat.steps[heat.steps.length - 1]}: ${part} takes ${seconds(lo)} to ${seconds(hi)}, the longest on rank ${top.rank}. The table below has the last steps.`);
+  canvas.setAttribute("aria-label", `Heat map of ${n} ranks over steps ${heat.steps[0]} to ${heat.steps[heat.steps.length - 1]}: ${part} takes ${seconds(lo)} to ${seconds(values[values.length - 1])}, the longest on rank ${top.rank}. The table below has the last steps.`);
 }
 
 $("heat").addEventListener("mousemove", (e) => {

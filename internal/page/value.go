@@ -5,13 +5,13 @@ import (
 	"strconv"
 )
 
-// number is a float64 whose JSON is null if it is not finite, and has six digits.
-type number float64
+// value is a float64 whose JSON is null if it is not finite, and has six digits.
+type value float64
 
 var nan = float32(math.NaN())
 
 // MarshalJSON implements json.Marshaler.
-func (n number) MarshalJSON() ([]byte, error) {
+func (n value) MarshalJSON() ([]byte, error) {
 	if v := float64(n); math.IsNaN(v) || math.IsInf(v, 0) {
 		return []byte("null"), nil
 	}
