@@ -18,6 +18,7 @@ import (
 
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/jobenv"
+	"github.com/goddp/goddp/internal/page"
 	"github.com/goddp/goddp/launcher/internal/failure"
 	"github.com/goddp/goddp/launcher/internal/rendezvous"
 )
@@ -64,6 +65,9 @@ func Run(ctx context.Context, cfg *Config) (*Result, error) {
 		console: newConsole(c.Stdout, c.Stderr),
 		orphans: make(chan orphanReport, 1),
 	}
+	if c.Page != nil {
+		a.view = &view{run: page.NewRun(page.Info{ID: c.RunID, Name: c.Name, Started: time.Now()})}
+	}
 	if c.JSONLines {
 		a.console.json = &jsonLine{Source: fromGolaunch, Host: hostname()}
 	}
@@ -71,8 +75,10 @@ func Run(ctx context.Context, cfg *Config) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := a.openView(); err != nil {
-		return nil, err
+	if c.Nodes == nil { // of several nodes, the one with the page is not known yet
+		if err := a.serveView(); err != nil {
+			return nil, err
+		}
 	}
 	a.rendezvous = rendezvous.Open(context.WithoutCancel(ctx), options)
 	return a.run(ctx)
@@ -87,7 +93,9 @@ type agent struct {
 	records     jobenv.Flight
 	core        *core
 	console     *console
-	view        *view // nil: nobody looks at the job
+	view        *view      // nil: the job has no page
+	observer    observer   // what shows this round's workers; nil: nobody looks at the job
+	remote      *remoteRun // the observer, if the page is on another node
 	reaper      *reaperClient
 	lost        error        // how the reaper ended; nil while it runs
 	electionPID atomic.Int64 // process id of golaunch-etcd; 0 if it was not started
@@ -435,6 +443,7 @@ func (a *agent) close(err error, canceled bool) error {
 	}
 	a.reaper.close()
 	closeAll(a.held)
+	a.unwatch()
 	if e := a.view.close(err); e != nil {
 		a.console.logf("closing the page: %v", e)
 	}

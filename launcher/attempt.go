@@ -81,17 +81,17 @@ func (a *agent) requestWorkers() (local int, err error) {
 		return 0, err
 	}
 	s := &spawner{
-		cfg:     a.cfg,
-		reaper:  a.reaper,
-		console: a.console,
-		hurry:   a.hurrying,
-		env:     append(baseEnv(a.cfg, a.round.Nodes), secretEnv...),
-		round:   a.round,
-		dir:     a.attemptDir(),
-		view:    a.view,
-		records: a.records.Entries,
-		dumps:   a.dumpDir(),
-		chosen:  a.records.Dir != "",
+		cfg:      a.cfg,
+		reaper:   a.reaper,
+		console:  a.console,
+		hurry:    a.hurrying,
+		env:      append(baseEnv(a.cfg, a.round.Nodes), secretEnv...),
+		round:    a.round,
+		dir:      a.attemptDir(),
+		observer: a.observer,
+		records:  a.records.Entries,
+		dumps:    a.dumpDir(),
+		chosen:   a.records.Dir != "",
 	}
 	a.spawner = s
 	for local := range a.cfg.Workers {

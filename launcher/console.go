@@ -24,11 +24,11 @@ const (
 // wait for the console, for a short time, so that output does not pile up.
 type console struct {
 	*printer.Printer
-	note func(text string) // is told each line of the agent itself; or nil
-	json *jsonLine         // what all JSON lines of the agent have in common; nil: lines are text
+	json *jsonLine // what all JSON lines of the agent have in common; nil: lines are text
 
-	mu   sync.Mutex
-	lost error // why a log file lacks what a worker wrote; or nil
+	mu       sync.Mutex
+	lost     error    // why a log file lacks what a worker wrote; or nil
+	observer observer // is told each line of the agent itself; or nil
 }
 
 func newConsole(stdout, stderr io.Writer) *console {
@@ -40,9 +40,18 @@ func newConsole(stdout, stderr io.Writer) *console {
 // logf queues a line of the agent itself.
 func (c *console) logf(format string, args ...any) {
 	c.Stderr.Put(c.line(format, args...))
-	if c.note != nil {
-		c.note(fmt.Sprintf(format, args...))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.observer != nil {
+		c.observer.Event("golaunch", fmt.Sprintf(format, args...))
 	}
+}
+
+// watch sets who is told the agent's own lines from now on.
+func (c *console) watch(w observer) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.observer = w
 }
 
 // lose records and says why a log file lacks what a worker wrote.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"time"
@@ -86,6 +87,9 @@ func (a *agent) rendezvousOptions() (rendezvous.Options, error) {
 			Addr:        c.MasterAddr, Port: c.MasterPort,
 			Log: a.console.logger(), // slog's default would wait for a stderr that nobody reads
 		},
+	}
+	if c.Page != nil {
+		o.Host.Watch = func(stream io.Reader) { observe(stream, a.view.run) }
 	}
 	n := c.Nodes
 	if n != nil {
@@ -186,7 +190,7 @@ func (a *agent) ordered(o *rendezvous.Order) event {
 	switch {
 	case o.Begin != nil:
 		a.begin(o.Begin)
-		a.showRound(o.Begin.WorldSize)
+		a.watch()
 		return roundBegan{}
 	case o.Stop != nil:
 		if a.attempt == nil || o.Stop.Epoch != a.round.Number {

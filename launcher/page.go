@@ -1,15 +1,19 @@
 package launcher
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/goddp/goddp/internal/page"
 	"github.com/goddp/goddp/internal/telemetry"
+	"github.com/goddp/goddp/internal/wire"
 )
 
 // Page says how a job is shown: see [Config.Page].
@@ -19,32 +23,35 @@ type Page struct {
 	Addr string
 }
 
-// view is the job's page, as the agent sees it. A nil view shows nothing.
+// observer is told what happens on a node. Its methods wait for nothing, and any goroutine may call them. They are those of
+// *page.Run.
+type observer interface {
+	Report(rank int, datagram []byte) error
+	Worker(w page.Worker)
+	Line(rank int, text string, isErr bool)
+	Event(kind, text string)
+}
+
+// view is the job's page, if this node hosts the rendezvous.
 type view struct {
 	run    *page.Run
-	server *page.Server
+	server *page.Server // nil: this node has not hosted the rendezvous yet
 }
 
-// openView opens the job's page, if the user wants one, and prints its address.
-func (a *agent) openView() error {
-	c := a.cfg
-	if c.Page == nil {
+// serveView serves the job's page, if there is one and it is not served yet, and prints its address.
+func (a *agent) serveView() (err error) {
+	if a.view == nil || a.view.server != nil {
 		return nil
 	}
-	v := &view{run: page.NewRun(page.Info{ID: c.RunID, Name: c.Name, Started: time.Now()})}
-	var err error
-	if v.server, err = page.Serve(c.Page.Addr, v.run); err != nil {
-		return err
+	if a.view.server, err = page.Serve(a.cfg.Page.Addr, a.view.run); err == nil {
+		a.console.logf("page: %s", a.view.server.URL())
 	}
-	a.view = v
-	a.console.logf("page: %s", v.server.URL())
-	a.console.note = func(text string) { v.run.Event("golaunch", text) }
-	return nil
+	return err
 }
 
-// close says how the job ended, and closes the page.
+// close says how the job ended, and closes the page. A nil view shows nothing.
 func (v *view) close(err error) error {
-	if v == nil {
+	if v == nil || v.server == nil {
 		return nil
 	}
 	var failed *FailureError
@@ -62,15 +69,52 @@ func (v *view) close(err error) error {
 	return v.server.Close()
 }
 
-// showRound shows the workers of the current round that run.
-func (a *agent) showRound(worldSize int) {
-	if a.view == nil {
+// watch opens what shows the workers of a round, if somebody looks at the job: the page itself on the host of the rendezvous,
+// or else the connection with that host.
+func (a *agent) watch() {
+	a.unwatch()
+	if !a.round.Watched {
 		return
 	}
-	a.view.run.Round(worldSize, a.round.Restarts)
-	a.view.run.Event("round", fmt.Sprintf("%s train together", count(worldSize)))
+	c, err := a.rendezvous.Watch()
+	switch {
+	case err != nil:
+	case c != nil:
+		a.remote = newRemoteRun(c)
+		a.observer = a.remote
+	default:
+		if err = a.serveView(); err == nil {
+			a.observer = a.view.run
+			a.view.run.Round(a.round.WorldSize, a.round.Restarts)
+		}
+	}
+	if err != nil {
+		a.console.logf("the job goes on without its page: %v", err)
+		return
+	}
+	if a.remote == nil {
+		a.observer.Event("round", fmt.Sprintf("round %d begins with %s", a.round.Number, count(a.round.WorldSize)))
+	}
+	a.console.watch(a.observer)
+}
+
+// unwatch closes the connection that watch has opened.
+func (a *agent) unwatch() {
+	a.console.watch(nil)
+	a.remote.close()
+	a.observer, a.remote = nil, nil
+}
+
+// showMembers shows the workers that train together from now on.
+func (a *agent) showMembers(worldSize int) {
+	if a.observer == nil {
+		return
+	}
+	if a.remote == nil {
+		a.view.run.Round(worldSize, a.round.Restarts)
+	}
 	for _, p := range a.procs {
-		if p != nil && p.PID != 0 && p.end == nil {
+		if p.PID != 0 && p.end == nil {
 			a.showWorker(p)
 		}
 	}
@@ -78,7 +122,7 @@ func (a *agent) showRound(worldSize int) {
 
 // showWorker shows a worker and its state.
 func (a *agent) showWorker(p *process) {
-	if a.view == nil {
+	if a.observer == nil {
 		return
 	}
 	p.shownAs.Store(int64(p.Rank))
@@ -86,7 +130,7 @@ func (a *agent) showWorker(p *process) {
 	if p.end != nil {
 		w.State, w.Since = p.end.Status.String(), p.end.Exited
 	}
-	a.view.run.Worker(w)
+	a.observer.Worker(w)
 }
 
 // reports is the channel on which the agent gets the numbers of a worker.
@@ -103,8 +147,8 @@ func (s *spawner) giveReports(p *process) (theirs *os.File, err error) {
 	return theirs, err
 }
 
-// copyReports shows the numbers of a worker until the channel is closed, or endSoon's deadline has passed.
-func (p *process) copyReports(run *page.Run) {
+// copyReports passes on the numbers of a worker until the channel is closed, or endSoon's deadline has passed.
+func (p *process) copyReports(to observer) {
 	defer p.conn.Close()
 	buf := make([]byte, telemetry.MaxDatagram)
 	for {
@@ -112,7 +156,7 @@ func (p *process) copyReports(run *page.Run) {
 		if err != nil {
 			return
 		}
-		_ = run.Report(int(p.shownAs.Load()), buf[:n]) // a program that writes something else there has no numbers
+		_ = to.Report(int(p.shownAs.Load()), buf[:n]) // a program that writes something else there has no numbers
 	}
 }
 
@@ -120,5 +164,91 @@ func (p *process) copyReports(run *page.Run) {
 func (r *reports) endSoon() {
 	if r.conn != nil {
 		_ = r.conn.SetReadDeadline(time.Now().Add(drainGrace)) // fails only if copyReports has closed it
+	}
+}
+
+// observation is what a node tells the node with the page. One field is set.
+type observation struct {
+	Reports *reportsMessage `json:",omitempty"`
+	Worker  *page.Worker    `json:",omitempty"`
+	Line    *lineMessage    `json:",omitempty"`
+	Event   *eventMessage   `json:",omitempty"`
+}
+
+type reportsMessage struct {
+	Rank     int
+	Datagram []byte
+}
+
+type lineMessage struct {
+	Rank  int
+	Text  string
+	IsErr bool
+}
+
+type eventMessage struct{ Kind, Text string }
+
+// remoteRun tells the node with the page what happens on this one. What its connection does not take in time is lost.
+type remoteRun struct {
+	conn    net.Conn
+	box     *wire.Outbox
+	running sync.WaitGroup
+}
+
+// maxObservations is the number of bytes that may wait for the connection with the page.
+const maxObservations = 1 << 20
+
+func newRemoteRun(c net.Conn) *remoteRun {
+	r := &remoteRun{conn: c, box: wire.NewOutbox(maxObservations)}
+	r.running.Go(func() { _ = r.box.Run(c) }) // fails if the host is lost, which the rendezvous notices
+	return r
+}
+
+func (r *remoteRun) send(o *observation) { r.box.Put(wire.Encode(o)) }
+
+func (r *remoteRun) Report(rank int, datagram []byte) error {
+	r.send(&observation{Reports: &reportsMessage{rank, datagram}})
+	return nil
+}
+
+func (r *remoteRun) Worker(w page.Worker) { r.send(&observation{Worker: &w}) }
+
+func (r *remoteRun) Line(rank int, text string, isErr bool) {
+	r.send(&observation{Line: &lineMessage{rank, text, isErr}})
+}
+
+func (r *remoteRun) Event(kind, text string) {
+	r.send(&observation{Event: &eventMessage{kind, text}})
+}
+
+// close writes what waits, for at most a short time.
+func (r *remoteRun) close() {
+	if r == nil {
+		return
+	}
+	r.box.Close()
+	_ = r.conn.SetWriteDeadline(time.Now().Add(drainGrace)) // the connection may be closed already
+	r.running.Wait()
+	r.conn.Close()
+}
+
+// observe passes on what an agent of another node tells.
+func observe(stream io.Reader, to observer) {
+	in := bufio.NewReader(stream)
+	for {
+		var o observation
+		if wire.Decode(in, maxObservations, &o) != nil {
+			return
+		}
+		switch {
+		case o.Reports != nil:
+			_ = to.Report(o.Reports.Rank, o.Reports.Datagram)
+		case o.Worker != nil:
+			to.Worker(*o.Worker)
+		case o.Line != nil:
+			to.Line(o.Line.Rank, o.Line.Text, o.Line.IsErr)
+		case o.Event != nil:
+			to.Event(o.Event.Kind, o.Event.Text)
+		}
 	}
 }

@@ -179,7 +179,7 @@ func (a *agent) regrouped(m *rendezvous.Members) {
 		a.console.logf("epoch %d: %s", m.Number, &text)
 	}
 	a.members, a.changed = m.Workers, time.Time{}
-	a.showRound(len(m.Workers))
+	a.showMembers(len(m.Workers))
 }
 
 // canLeave reports whether the other nodes may go on in this round if this one leaves.

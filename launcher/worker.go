@@ -67,17 +67,17 @@ func (p *process) exit() workerExited {
 
 // spawner starts the workers of one attempt. It holds what they have in common.
 type spawner struct {
-	cfg     *Config
-	reaper  *reaperClient
-	console *console
-	hurry   <-chan struct{} // the field hurry of the workers' streams
-	env     []string
-	round   *rendezvous.Round
-	view    *view
-	dir     string // the attempt's folder, attempt_<n>
-	records int    // number of entries of each worker's flight recorder
-	dumps   string // the folder into which the workers write their flight records
-	chosen  bool   // the user chose dumps
+	cfg      *Config
+	reaper   *reaperClient
+	console  *console
+	hurry    <-chan struct{} // the field hurry of the workers' streams
+	env      []string
+	round    *rendezvous.Round
+	observer observer // nil: nobody looks at the job
+	dir      string   // the attempt's folder, attempt_<n>
+	records  int      // number of entries of each worker's flight recorder
+	dumps    string   // the folder into which the workers write their flight records
+	chosen   bool     // the user chose dumps
 }
 
 // spawn asks the reaper to start the worker with local rank local, and starts the goroutines that copy the
@@ -134,7 +134,7 @@ func (s *spawner) spawn(local int, order *rendezvous.StartOrder) (p *process, er
 		files = append(files, p.memory.File())
 	}
 	report := "" // overrides the value inherited from an outer golaunch, if this one is nested
-	if s.view != nil {
+	if s.observer != nil {
 		theirs, err := s.giveReports(p)
 		if err != nil {
 			return p, err
@@ -167,8 +167,8 @@ func (s *spawner) spawn(local int, order *rendezvous.StartOrder) (p *process, er
 	for _, st := range p.streams {
 		p.copying.Go(st.copy)
 	}
-	if s.view != nil {
-		p.copying.Go(func() { p.copyReports(s.view.run) })
+	if s.observer != nil {
+		p.copying.Go(func() { p.copyReports(s.observer) })
 	}
 	return p, nil
 }
@@ -177,8 +177,8 @@ func (s *spawner) spawn(local int, order *rendezvous.StartOrder) (p *process, er
 // for the worker.
 func (s *spawner) open(which streamSet, p *process, dir string) (_ *stream, w *os.File, err error) {
 	st := &stream{console: s.console, hurry: s.hurry, prefix: s.prefix(p)}
-	if s.view != nil {
-		st.note = func(text []byte) { s.view.run.Line(int(p.shownAs.Load()), string(text), which == stderrStream) }
+	if s.observer != nil {
+		st.note = func(text []byte) { s.observer.Line(int(p.shownAs.Load()), string(text), which == stderrStream) }
 	}
 	name, shown, label := stdoutLog, s.console.Stdout, "stdout"
 	if which == stderrStream {

@@ -213,11 +213,11 @@ func (r *Run) add(k key, step int64, value float64) {
 	s.add(step, value, r.points)
 }
 
-// Round says that a round with so many ranks begins. Workers of earlier rounds are forgotten.
+// Round says that so many ranks train together from now on. Workers that have ended are forgotten.
 func (r *Run) Round(worldSize, restarts int) {
 	r.change(func() {
 		r.worldSize, r.restarts = worldSize, restarts
-		clear(r.workers)
+		maps.DeleteFunc(r.workers, func(n int, w Worker) bool { return n >= worldSize || w.State != Running })
 		for _, k := range r.ranks {
 			k.pace = pace{}
 		}

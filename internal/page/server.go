@@ -54,7 +54,8 @@ const (
 	maxBins      = 2000
 	eventsEvery  = 500 * time.Millisecond // between two events of a stream
 	aliveEvery   = 15 * time.Second       // between two events of a run that does not change
-	shutdownTime = time.Second
+	readersTime  = 2 * time.Second        // for readers to get the last points, when the job has ended
+	shutdownTime = 3 * time.Second
 )
 
 // A Server shows runs in a browser.
@@ -260,11 +261,15 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 		case <-tick.C:
 		case <-r.Context().Done():
 			return
-		case <-s.done: // the last states
+		case <-s.done: // the reader gets the last states, and ends the stream when it has all curves
 			fmt.Fprint(w, "data: ")
 			writeJSON(w, s.states())
 			fmt.Fprint(w, "\n\n")
 			_ = out.Flush()
+			select {
+			case <-r.Context().Done():
+			case <-time.After(readersTime):
+			}
 			return
 		}
 	}

@@ -121,7 +121,9 @@ func TestEvents(t *testing.T) {
 		t.Error(e)
 	}
 	close(s.done)
-	next()
+	if e := next(); !strings.Contains(e, `"status":"failed"`) {
+		t.Error(e)
+	}
 	s.done = make(chan struct{}) // Close closes it
 }
 

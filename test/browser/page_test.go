@@ -2,10 +2,14 @@ package browser
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -14,6 +18,7 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 
+	"github.com/goddp/goddp/internal/page"
 	"github.com/goddp/goddp/internal/testkit"
 )
 
@@ -176,4 +181,66 @@ func TestHostileNumbers(t *testing.T) {
 	await(t, ctx, loaded, `[...document.querySelectorAll(".chart figcaption")].some((e) => e.textContent.startsWith("<img src=x"))`)
 	await(t, ctx, loaded, `states[0].names.length <= 256 && states[0].names.every((n) => n.length <= 128) && document.images.length === 0 && !document.title.includes("injected")`)
 	await(t, ctx, loaded, `document.getElementById("alerts").textContent.includes("not a number is not finite")`)
+}
+
+// A job that replaces a killed worker stays one curve, and shows the new worker in the place of the old one.
+func TestElasticRunIsOneCurve(t *testing.T) {
+	testkit.Long(t)
+	testkit.Need(t, testkit.Command("chromium"))
+	_, url := start(t, []string{"--on-failure", "replace"})
+	ctx := browser(t, url)
+	await(t, ctx, loaded, `states[0]?.ranks?.[1]?.step > 20`)
+	var pid int
+	if err := chromedp.Run(ctx, chromedp.Evaluate(`states[0].ranks[1].pid`, &pid)); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	await(t, ctx, loaded, fmt.Sprintf(`states[0].ranks.length === 4 && states[0].ranks.every((r) => r.state === "running" && r.pid !== %d)`, pid))
+	await(t, ctx, loaded, `(globalThis.mark ??= states[0].step) + 30 < states[0].step && states[0].ranks.every((r) => r.step > mark)`)
+	await(t, ctx, loaded, `charts.get("loss").data[0].at(-1) > mark && charts.get("loss").data[0].every((x, i, all) => i === 0 || x > all[i - 1])`)
+	await(t, ctx, loaded, `document.getElementById("events").textContent.includes("started in place of worker 1")`)
+}
+
+// The page of the node that hosts the rendezvous shows the workers of all nodes.
+func TestSeveralNodes(t *testing.T) {
+	testkit.Long(t)
+	_, endpoint := testkit.Port(t)
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("the nodes' common secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	path := golaunch(t)
+	node := func(flags ...string) *testkit.Process {
+		cmd := exec.Command(path, slices.Concat(flags, []string{"--nnodes", "2", "--nproc-per-node", "2", "--rdzv-backend", "c10d",
+			"--rdzv-endpoint", endpoint, "--token-file", token, os.Args[0], "-slow", "3"})...)
+		cmd.Env = testkit.Env("GODDP_TEST_PROGRAM=worker", "GODDP_DEVICE=cpu", "OMP_NUM_THREADS=1")
+		return testkit.Start(t, cmd)
+	}
+	host := node("--page")
+	host.Await("waiting: this node has joined", 1)
+	node() // needs no flag for the page
+	url := regexp.MustCompile(pageLine).FindStringSubmatch(host.Await(pageLine, 1).Text)[1]
+	deadline := time.Now().Add(testkit.Soon)
+	for {
+		var states []page.State
+		res, err := http.Get(strings.Replace(url, "/?", "/state?", 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = json.NewDecoder(res.Body).Decode(&states)
+		res.Body.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := states[0]
+		if len(s.Ranks) == 4 && s.Slow != nil && s.Slow.Rank == 3 && s.Slow.Part == "data" && s.Ranks[3].Node == 1 && s.Ranks[3].State == page.Running {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("after %v: %+v", testkit.Soon, s)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
 }

@@ -70,9 +70,10 @@ let chosen = 0;      // the run whose ranks are shown
 let zoom = null;     // [from, to], or null for all steps
 let isLost = false;  // the server has ended
 let dirty = true, busy = false, drawn = 0;
+let source = null;
 
 function connect() {
-  const source = new EventSource("events?token=" + encodeURIComponent(token));
+  source = new EventSource("events?token=" + encodeURIComponent(token));
   source.onmessage = (m) => {
     isLost = false;
     states = JSON.parse(m.data);
@@ -87,18 +88,21 @@ function connect() {
   };
 }
 
+const hasEnded = () => states.length > 0 && states.every((s) => s.status !== "running");
+
 function schedule() {
-  if (busy || !dirty || document.hidden) return;
+  if (busy || !dirty || document.hidden && !hasEnded()) return;
   busy = true;
   setTimeout(async () => {
     dirty = false;
     try { await Promise.all([drawCharts(), drawHeat(), drawLines()]); } catch (e) { console.warn(e); }
     drawn = performance.now();
     busy = false;
+    if (hasEnded() && !dirty) source.close(); // golaunch waits for that, so that no page lacks the last points
     schedule();
-  }, Math.max(0, refreshEvery - (performance.now() - drawn)));
+  }, hasEnded() ? 0 : Math.max(0, refreshEvery - (performance.now() - drawn)));
 }
-function now(redraw) { dirty = true; drawn = 0; schedule(); }
+function now() { dirty = true; drawn = 0; schedule(); }
 document.addEventListener("visibilitychange", schedule);
 
 function showState() {
@@ -411,9 +415,8 @@ const abouts = {
 async function drawHeat() {
   const part = $("part").value;
   setText($("part-about"), abouts[part] || `The longest time of ${part} in each interval.`);
+  if (states[chosen]) heat = await get("curves", {run: chosen, kind: "times", name: part, bins: Math.max(20, Math.floor(($("heat").parentElement.clientWidth - label) / 5)), from: zoom ? zoom[0] : 0, to: zoom ? zoom[1] : -1});
   const canvas = $("heat"), width = canvas.parentElement.clientWidth;
-  const bins = Math.max(20, Math.floor((width - label) / 5));
-  if (states[chosen]) heat = await get("curves", {run: chosen, kind: "times", name: part, bins, from: zoom ? zoom[0] : 0, to: zoom ? zoom[1] : -1});
   const n = heat ? heat.ranks.length : 0;
   const row = n > 64 ? 4 : n > 16 ? 9 : 18, height = Math.max(1, n) * row + 18;
   const ratio = devicePixelRatio || 1;

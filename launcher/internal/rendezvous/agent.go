@@ -86,6 +86,15 @@ func (a *Agent) AskToLeave(why string) { a.current().AskToLeave(why) }
 // Exited reports that the process of a worker has ended: see Session.Exited.
 func (a *Agent) Exited(e Exit) { a.current().Exited(e) }
 
+// Watch returns a stream to the function Watch of the host of the current round. It returns nil if the host is in this process.
+func (a *Agent) Watch() (net.Conn, error) {
+	s := a.current()
+	if s.local {
+		return nil, nil
+	}
+	return s.open(watchService)
+}
+
 func (a *Agent) current() *Session {
 	a.mu.Lock()
 	defer a.mu.Unlock()

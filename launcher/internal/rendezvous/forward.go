@@ -18,6 +18,7 @@ type service byte
 const (
 	storeService       service = 's'
 	coordinatorService service = 'c'
+	watchService       service = 'w' // not of a worker, but of its agent: see HostOptions.Watch
 )
 
 // forwarder lets the workers of a node reach the services of the current round through their agent, at
@@ -102,6 +103,12 @@ func (h *Host) forwardAll(mux *yamux.Session, streams *sync.WaitGroup) {
 			defer stream.Close()
 			var which [1]byte
 			if _, err := io.ReadFull(stream, which[:]); err != nil {
+				return
+			}
+			if service(which[0]) == watchService {
+				if h.opts.Watch != nil {
+					h.opts.Watch(stream)
+				}
 				return
 			}
 			c, err := h.open(service(which[0]))

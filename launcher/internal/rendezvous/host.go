@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"sync"
 	"time"
@@ -47,6 +48,9 @@ type HostOptions struct {
 	State election.State
 	Save  func(context.Context, election.State) error
 	Log   *slog.Logger // nil means no log
+	// Watch reads what an agent of another process sends about its workers, until the stream ends: see Agent.Watch. If it is
+	// nil, nobody looks at the job.
+	Watch func(stream io.Reader)
 }
 
 // Host hosts the rendezvous of a job, and the store and the coordinator of each round. It makes the
@@ -419,7 +423,7 @@ func (h *Host) begin(act begin) error {
 		Number: act.epoch, Nodes: len(act.participants), WorldSize: world,
 		MasterAddr: master, MasterPort: masterPort, Restarts: h.core.restarts,
 		Failures: failure.Bound(act.failures, failureBytes(len(act.participants))), Credentials: h.opts.Credentials,
-		StoreAddr: h.services.addr.String(), CoordinatorAddr: h.services.coordinator.Addr().String(),
+		Watched: h.opts.Watch != nil, StoreAddr: h.services.addr.String(), CoordinatorAddr: h.services.coordinator.Addr().String(),
 	}
 	if h.opts.Limits.Survival.isOn() {
 		for _, a := range act.participants { // before any worker can connect

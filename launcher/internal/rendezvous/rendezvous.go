@@ -63,6 +63,8 @@ type Round struct {
 	Credentials Credentials
 	// Restarts is the number of rounds that failed before this one.
 	Restarts int
+	// Watched says that somebody looks at the job: see Agent.Watch.
+	Watched bool `json:",omitempty"`
 	// Starts are the orders to start the workers, by local rank, on a node that takes part since workers were lost; else
 	// nil.
 	Starts []*StartOrder `json:",omitempty"`
