@@ -18,7 +18,6 @@ import (
 
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/jobenv"
-	"github.com/goddp/goddp/internal/page"
 	"github.com/goddp/goddp/launcher/internal/failure"
 	"github.com/goddp/goddp/launcher/internal/rendezvous"
 )
@@ -63,10 +62,8 @@ func Run(ctx context.Context, cfg *Config) (*Result, error) {
 		records: records,
 		core:    newCore(c.Workers, c.Nodes == nil),
 		console: newConsole(c.Stdout, c.Stderr),
+		view:    newView(c),
 		orphans: make(chan orphanReport, 1),
-	}
-	if c.Page != nil {
-		a.view = &view{run: page.NewRun(page.Info{ID: c.RunID, Name: c.Name, Started: time.Now()})}
 	}
 	if c.JSONLines {
 		a.console.json = &jsonLine{Source: fromGolaunch, Host: hostname()}
@@ -76,7 +73,7 @@ func Run(ctx context.Context, cfg *Config) (*Result, error) {
 		return nil, err
 	}
 	if c.Nodes == nil { // of several nodes, the one with the page is not known yet
-		if err := a.serveView(); err != nil {
+		if err := a.openView(); err != nil {
 			return nil, err
 		}
 	}
@@ -444,9 +441,6 @@ func (a *agent) close(err error, canceled bool) error {
 	a.reaper.close()
 	closeAll(a.held)
 	a.unwatch()
-	if e := a.view.close(err); e != nil {
-		a.console.logf("closing the page: %v", e)
-	}
 	if a.subreaper {
 		_ = setSubreaper(false)
 	}
@@ -456,6 +450,9 @@ func (a *agent) close(err error, canceled bool) error {
 		a.console.logReport(failed)
 	case err != nil && !canceled:
 		a.console.logf("%v", err)
+	}
+	if e := a.view.close(err); e != nil {
+		a.console.logf("closing the page: %v", e)
 	}
 	grace := max(a.cfg.ShutdownTimeout, time.Second)
 	if a.isHurried() {

@@ -121,8 +121,14 @@ type Config struct {
 	// Signals delivers the signals that this process received and that should
 	// end the job.
 	Signals <-chan os.Signal
-	// Page, if not nil, shows the job on a page for browsers, whose address Run prints: see package documentation.
-	Page *Page
+	// Page is the address, HOST, PORT or HOST:PORT, at which Run serves a page for browsers that shows the job; "" means
+	// none. An empty host is the loopback interface, and without a port any is taken. Run prints the page's URL. The page is
+	// not encrypted, so another interface must be one of a trusted network. Of several nodes, the one that hosts the
+	// rendezvous serves it.
+	Page string
+	// RunDir is the folder that keeps what the page shows, for goddp page; "" means none. The curves of a run that it holds
+	// already go on.
+	RunDir string
 	// OnStart is called for each worker after its start, from the goroutine that called
 	// Run.
 	OnStart func(Worker)
@@ -239,7 +245,7 @@ func (c *Config) check() error {
 	// worker's connections to the store and the coordinator. If a connection cannot be opened, the worker
 	// waits forever.
 	ownFiles, workerFiles := 24, 5
-	if c.Page != nil {
+	if c.Page != "" || c.RunDir != "" {
 		ownFiles, workerFiles = ownFiles+page.MaxConns, workerFiles+1
 	}
 	if need, most := uint64(ownFiles+workerFiles*c.Workers), wire.FileLimit(); need > most {

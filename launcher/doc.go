@@ -164,7 +164,7 @@
 //
 // # The page
 //
-// With Config.Page, Run serves a page that shows the job: what the workers report (package
+// With Config.Page or Config.RunDir, Run serves or keeps a page that shows the job: what the workers report (package
 // [github.com/goddp/goddp/internal/telemetry]), their states, their output, and the lines of the agent. Each worker then has one
 // more descriptor. Package [github.com/goddp/goddp/internal/page] bounds what this costs. If the page cannot be served, Run
 // returns an error before it starts a worker.

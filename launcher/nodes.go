@@ -88,7 +88,7 @@ func (a *agent) rendezvousOptions() (rendezvous.Options, error) {
 			Log: a.console.logger(), // slog's default would wait for a stderr that nobody reads
 		},
 	}
-	if c.Page != nil {
+	if a.view != nil {
 		o.Host.Watch = func(stream io.Reader) { observe(stream, a.view.run) }
 	}
 	n := c.Nodes

@@ -16,13 +16,6 @@ import (
 	"github.com/goddp/goddp/internal/wire"
 )
 
-// Page says how a job is shown: see [Config.Page].
-type Page struct {
-	// Addr is the address of the page: HOST, PORT or HOST:PORT. "" means a free port of the loopback interface. The page
-	// is not encrypted, so the network of another interface must be trusted.
-	Addr string
-}
-
 // observer is told what happens on a node. Its methods wait for nothing, and any goroutine may call them. They are those of
 // *page.Run.
 type observer interface {
@@ -32,26 +25,83 @@ type observer interface {
 	Event(kind, text string)
 }
 
-// view is the job's page, if this node hosts the rendezvous.
+// view is what is known of the job, if this node hosts the rendezvous.
 type view struct {
 	run    *page.Run
-	server *page.Server // nil: this node has not hosted the rendezvous yet
+	isOpen bool         // this node has hosted the rendezvous
+	server *page.Server // nil: the job has no page, or not here
+	dir    string       // the folder that keeps the run; "" if there is none
+	done   chan struct{}
+	saving sync.WaitGroup
 }
 
-// serveView serves the job's page, if there is one and it is not served yet, and prints its address.
-func (a *agent) serveView() (err error) {
-	if a.view == nil || a.view.server != nil {
+// saveEvery is the time between two saves of a run.
+const saveEvery = 30 * time.Second
+
+// newView returns the view of a job, or nil if nobody looks at it.
+func newView(c *Config) *view {
+	if c.Page == "" && c.RunDir == "" {
 		return nil
 	}
-	if a.view.server, err = page.Serve(a.cfg.Page.Addr, a.view.run); err == nil {
-		a.console.logf("page: %s", a.view.server.URL())
-	}
-	return err
+	return &view{run: page.NewRun(page.Info{ID: c.RunID, Name: c.Name, Started: time.Now()}), dir: c.RunDir, done: make(chan struct{})}
 }
 
-// close says how the job ended, and closes the page. A nil view shows nothing.
+// openView serves the job's page, and prints its address, and begins to keep the run, unless that was done.
+func (a *agent) openView() (err error) {
+	v := a.view
+	if v == nil || v.isOpen {
+		return nil
+	}
+	v.isOpen = true
+	if v.dir != "" {
+		if err := v.keep(a.console); err != nil {
+			return err
+		}
+	}
+	if a.cfg.Page != "" {
+		if v.server, err = page.Serve(a.cfg.Page, v.run); err != nil {
+			return err
+		}
+		a.console.logf("page: %s", v.server.URL())
+	}
+	return nil
+}
+
+// keep makes the run go on that the folder holds, and saves the run from now on.
+func (v *view) keep(console *console) error {
+	if err := os.MkdirAll(v.dir, 0o755); err != nil {
+		return err
+	}
+	switch err := v.run.Load(v.dir); {
+	case errors.Is(err, page.ErrNoRun):
+	case err != nil:
+		return err
+	default:
+		v.run.GoOn()
+	}
+	if err := v.run.Save(v.dir); err != nil { // now rather than in the end
+		return err
+	}
+	v.saving.Go(func() {
+		tick := time.NewTicker(saveEvery)
+		defer tick.Stop()
+		for isLast := false; !isLast; {
+			select {
+			case <-tick.C:
+			case <-v.done:
+				isLast = true
+			}
+			if err := v.run.Save(v.dir); err != nil {
+				console.logf("%v", err)
+			}
+		}
+	})
+	return nil
+}
+
+// close says how the job ended, and closes the page.
 func (v *view) close(err error) error {
-	if v == nil || v.server == nil {
+	if v == nil || !v.isOpen {
 		return nil
 	}
 	var failed *FailureError
@@ -65,6 +115,11 @@ func (v *view) close(err error) error {
 		v.run.End("stopped", err.Error(), nil)
 	default:
 		v.run.End("failed", err.Error(), nil)
+	}
+	close(v.done)
+	v.saving.Wait()
+	if v.server == nil {
+		return nil
 	}
 	return v.server.Close()
 }
@@ -83,7 +138,7 @@ func (a *agent) watch() {
 		a.remote = newRemoteRun(c)
 		a.observer = a.remote
 	default:
-		if err = a.serveView(); err == nil {
+		if err = a.openView(); err == nil {
 			a.observer = a.view.run
 			a.view.run.Round(a.round.WorldSize, a.round.Restarts)
 		}

@@ -7,6 +7,7 @@
 //	goddp analyze DIR  # which of them is the culprit
 //	goddp trace trace.json # what the GPUs did, and why they were idle
 //	goddp plot run.jsonl -o curve.svg
+//	goddp page runs/one runs/two
 //	goddp tokens input.txt -o shards --tokenizer MODEL
 //	goddp gguf MODEL model.gguf --type q8_0
 //	goddp checkpoint ls FOLDER

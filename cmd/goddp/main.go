@@ -32,6 +32,7 @@ var commands = []command{
 	{"analyze", "say from flight records which rank is the culprit", analyzeRecords},
 	{"trace", "say what the GPUs did in a trace, and why they were idle", trace},
 	{"plot", "draw the curves of training runs", plotRuns},
+	{"page", "show training runs that golaunch has kept, in a browser", showRuns},
 	{"tokens", "make token shards of text, by GPT-2's encoding or a model's tokenizer", makeTokens},
 	{"gguf", "write a model as a GGUF file, for llama.cpp", writeGGUF},
 	{"checkpoint", "list, verify, compare and convert checkpoints", checkpoints},

@@ -76,6 +76,7 @@ func TestUsageErrors(t *testing.T) {
 		"":                                  "goddp: no command",
 		"help benchmark":                    `goddp: unknown command "benchmark"`,
 		"benchmark":                         `goddp: unknown command "benchmark"`,
+		"page":                              "goddp page: want at least one folder of a run, got none\n",
 		"bench":                             "goddp bench: want the name of a collective\n",
 		"bench all_reduce 4":                "goddp bench: want one collective, got 2: all_reduce 4",
 		"bench gossip":                      `unknown collective "gossip", want all_reduce, `,
@@ -100,6 +101,7 @@ func TestUsageErrors(t *testing.T) {
 func TestErrorsNameTheCommand(t *testing.T) {
 	none := filepath.Join(t.TempDir(), "none")
 	for line, want := range map[string]string{
+		"page " + none:                      "goddp page: " + none + ": the folder holds no run",
 		"plot " + none:                      "goddp plot: open " + none + ": no such file",
 		"dump 0":                            `goddp dump: no flight record of job "0"`,
 		"trace " + none:                     "goddp trace: open " + none + ": no such file",

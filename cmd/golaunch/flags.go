@@ -37,7 +37,7 @@ type options struct {
 	monitorInterval time.Duration
 	signals         []os.Signal
 
-	page             string // "" if there is none
+	page, runDir     string // "" if there is none
 	logDir           string
 	redirects, tee   launcher.StreamMap
 	stdin            int // the local rank that reads stdin, or -1
@@ -232,6 +232,7 @@ func (o *options) define() *pflag.FlagSet {
 	fs = group("Output")
 	fs.StringVar(&o.page, "page", "", "show the job on a page for browsers at this `address`, a port or HOST:PORT (default: a free port of 127.0.0.1); golaunch prints the page's URL")
 	fs.Lookup("page").NoOptDefVal = "127.0.0.1"
+	fs.StringVar(&o.runDir, "run-dir", "", "folder that keeps what the page shows, for goddp page; a run that it holds goes on")
 	fs.StringVar(&o.logDir, "log-dir", "", "folder for the files of --redirects and --tee (default: a temporary one)")
 	addFlagP(fs, &o.redirects, "redirects", "r", "0", "streams", launcher.ParseStreamMap,
 		"to files only: 0 nothing, 1 stdout, 2 stderr, 3 both, or by local rank as in 0:3,1:1")
@@ -332,6 +333,8 @@ func (o *options) config() (*launcher.Config, error) {
 		LinePrefix:       o.linePrefix,
 		LocalRanksFilter: o.localRanksFilter,
 		LogDir:           o.logDir,
+		Page:             o.page,
+		RunDir:           o.runDir,
 		Redirects:        o.redirects,
 		Tee:              o.tee,
 		JSONLines:        o.jsonLines,
@@ -339,9 +342,6 @@ func (o *options) config() (*launcher.Config, error) {
 		MasterAddr:       o.rendezvous.masterAddr,
 		MasterPort:       o.rendezvous.masterPort,
 		Nodes:            nodes,
-	}
-	if o.page != "" {
-		cfg.Page = &launcher.Page{Addr: o.page}
 	}
 	if o.stdin >= 0 {
 		cfg.Stdin, cfg.StdinRank = os.Stdin, o.stdin

@@ -229,9 +229,6 @@ func (r *Run) Worker(w Worker) {
 	r.change(func() {
 		if w.Rank >= 0 && w.Rank < maxRanks {
 			r.workers[w.Rank] = w
-			if k := r.ranks[w.Rank]; k != nil && w.State != Running {
-				k.pace = pace{}
-			}
 		}
 	})
 }
@@ -287,8 +284,11 @@ func (r *Run) Lines(number int) []Line {
 	if k == nil {
 		return nil
 	}
-	return slices.Concat(k.lines[k.next:], k.lines[:k.next])
+	return k.last()
 }
+
+// last returns the last lines of the rank, oldest first.
+func (k *rank) last() []Line { return slices.Concat(k.lines[k.next:], k.lines[:k.next]) }
 
 // State is what the page shows beside the curves.
 type State struct {
@@ -363,10 +363,16 @@ func (r *Run) State() *State {
 				state.Silent = now.Sub(k.at).Seconds()
 			}
 			s.Dropped += k.dropped
-			if p := k.pace.mean(); len(p) > 0 {
-				paces[n], state.Parts = p, map[string]value{}
-				for name, v := range p {
+			p := k.pace.mean()
+			if !isWorker || w.State == Running {
+				paces[n] = p
+			}
+			state.Parts = map[string]value{}
+			for _, name := range s.Parts {
+				if v, isMeasured := p[name]; isMeasured {
 					state.Parts[name] = value(v)
+				} else if last := r.series[key{telemetry.Times, name, n}]; p == nil && last != nil { // the run was loaded
+					state.Parts[name] = value(last.latest)
 				}
 			}
 		}

@@ -55,7 +55,7 @@ const (
 	eventsEvery  = 500 * time.Millisecond // between two events of a stream
 	aliveEvery   = 15 * time.Second       // between two events of a run that does not change
 	readersTime  = 2 * time.Second        // for readers to get the last points, when the job has ended
-	shutdownTime = 3 * time.Second
+	shutdownTime = time.Second
 )
 
 // A Server shows runs in a browser.
@@ -67,8 +67,12 @@ type Server struct {
 	http  *http.Server
 	done  chan struct{} // closed by Close
 	wg    sync.WaitGroup
-	index []byte
-	csp   string
+
+	mu       sync.Mutex
+	isClosed bool
+	readers  sync.WaitGroup // the streams of events
+	index    []byte
+	csp      string
 }
 
 // Serve shows runs at an address, host:port or a host or a port. An empty host is the loopback interface. The address
@@ -138,9 +142,13 @@ func (s *Server) URL() string {
 	return "http://" + net.JoinHostPort(host, strconv.Itoa(at.Port)) + "/?token=" + s.token
 }
 
-// Close ends all connections.
+// Close sends the last states to the readers, lets them get the points that they still lack, and ends all connections.
 func (s *Server) Close() error {
+	s.mu.Lock()
+	s.isClosed = true
+	s.mu.Unlock()
 	close(s.done)
+	s.readers.Wait()
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownTime)
 	defer cancel()
 	err := s.http.Shutdown(ctx)
@@ -238,6 +246,14 @@ func (s *Server) states() []*State {
 
 // events sends the states when they have changed, as Server-Sent Events.
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	if s.isClosed {
+		s.mu.Unlock()
+		return
+	}
+	s.readers.Add(1)
+	s.mu.Unlock()
+	defer s.readers.Done()
 	w.Header().Set("Content-Type", "text/event-stream")
 	out := http.NewResponseController(w)
 	tick := time.NewTicker(eventsEvery)

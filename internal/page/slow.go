@@ -72,6 +72,7 @@ const (
 // slowest compares the mean times of the ranks' steps. It returns the rank whose own work takes longest, if the others
 // lose time by it, and the part of its work that exceeds the median of all ranks most. Otherwise it returns nil.
 func slowest(ranks map[int]map[string]float64) *Slow {
+	maps.DeleteFunc(ranks, func(_ int, parts map[string]float64) bool { return len(parts) == 0 })
 	if len(ranks) < 2 {
 		return nil
 	}

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -29,23 +30,34 @@ func TestMain(m *testing.M) {
 // pageLine matches the line with which golaunch prints the page's address.
 const pageLine = `^golaunch: page: (http://\S+)$`
 
-// golaunch builds golaunch, from the module that this one tests.
-func golaunch(t *testing.T) (path string) {
-	t.Helper()
-	path = filepath.Join(t.TempDir(), "golaunch")
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", path, "./cmd/golaunch")
+// commands builds golaunch and goddp, from the module that this one tests, into a folder.
+var commands = sync.OnceValues(func() (dir string, err error) {
+	if dir, err = os.MkdirTemp("", "goddp-browser-"); err != nil {
+		return "", err
+	}
+	cmd := exec.Command("go", "build", "-o", dir, "./cmd/golaunch", "./cmd/goddp")
 	cmd.Dir = "../.."
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %v\n%s", cmd, err, out)
+		return "", fmt.Errorf("%v: %w\n%s", cmd, err, out)
 	}
-	return path
+	return dir, nil
+})
+
+// command returns the path of golaunch or goddp.
+func command(t *testing.T, name string) string {
+	t.Helper()
+	dir, err := commands()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, name)
 }
 
 // start starts a job of 4 workers on the CPU, and returns it and the URL of its page.
 func start(t *testing.T, flags []string, args ...string) (job *testkit.Process, url string) {
 	t.Helper()
 	all := append([]string{"--page", "--nproc-per-node", "4"}, flags...)
-	cmd := exec.Command(golaunch(t), append(append(all, os.Args[0]), args...)...)
+	cmd := exec.Command(command(t, "golaunch"), append(append(all, os.Args[0]), args...)...)
 	cmd.Env = testkit.Env("GODDP_TEST_PROGRAM=worker", "GODDP_DEVICE=cpu", "OMP_NUM_THREADS=1")
 	job = testkit.Start(t, cmd)
 	line := job.Await(pageLine, 1)
@@ -164,9 +176,6 @@ func TestResumedRunIsOneCurve(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, ctx, loaded, `states[0].restarts === 1`)
-	if err := os.Remove(fail); err != nil {
-		t.Fatal(err)
-	}
 	await(t, ctx, loaded, `states[0].checkpoint.step >= 200`)
 	await(t, ctx, loaded, `charts.get("loss").data[0].at(-1) > 200 && charts.get("loss").data[0].every((x, i, all) => i === 0 || x > all[i - 1])`)
 }
@@ -211,7 +220,7 @@ func TestSeveralNodes(t *testing.T) {
 	if err := os.WriteFile(token, []byte("the nodes' common secret"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	path := golaunch(t)
+	path := command(t, "golaunch")
 	node := func(flags ...string) *testkit.Process {
 		cmd := exec.Command(path, slices.Concat(flags, []string{"--nnodes", "2", "--nproc-per-node", "2", "--rdzv-backend", "c10d",
 			"--rdzv-endpoint", endpoint, "--token-file", token, os.Args[0], "-slow", "3"})...)
@@ -243,4 +252,24 @@ func TestSeveralNodes(t *testing.T) {
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
+}
+
+// Runs that golaunch has kept are shown in the same panels, after their jobs.
+func TestKeptRunsAreCompared(t *testing.T) {
+	testkit.Long(t)
+	testkit.Need(t, testkit.Command("chromium"))
+	dir := t.TempDir()
+	for _, name := range []string{"fast", "slow"} {
+		pause := map[string]string{"fast": "0s", "slow": "3ms"}[name]
+		job, _ := start(t, []string{"--run-dir", filepath.Join(dir, name)}, "-steps", "80", "-pause", pause, "-slow", "1")
+		if code := job.Wait(); code != 0 {
+			t.Fatalf("exit code %d", code)
+		}
+	}
+	shown := exec.Command(command(t, "goddp"), "page", filepath.Join(dir, "fast"), filepath.Join(dir, "slow"))
+	line := testkit.Start(t, shown).Await(`^page: (http://\S+)$`, 1)
+	ctx := browser(t, strings.TrimPrefix(line.Text, "page: "))
+	await(t, ctx, loaded, `charts.get("loss")?.data?.length === 7 && charts.get("loss").data[0].at(-1) === 80`)
+	await(t, ctx, loaded, `document.getElementById("status").textContent === "succeeded" && document.getElementById("runs").children.length === 2`)
+	shoot(t, ctx, "compare-1600", 1600, false)
 }

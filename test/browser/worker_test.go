@@ -26,7 +26,7 @@ var (
 	pause       = flag.Duration("pause", 2*time.Millisecond, "how long each sample takes on all ranks")
 	slow        = flag.Int("slow", -1, "the rank whose data are slow")
 	slowFrom    = flag.String("slow-file", "", "the slow rank is slow while this file exists; by default always")
-	fails       = flag.String("fail-file", "", "rank 1 panics when this file exists")
+	fails       = flag.String("fail-file", "", "rank 1 removes this file when it exists, and panics")
 	hostile     = flag.Bool("hostile", false, "evaluate to hostile names and values")
 	checkpoints = flag.String("checkpoints", "", "folder for checkpoints")
 	log         = flag.String("log", "", "the Log of train.Run")
@@ -45,7 +45,7 @@ func points(rank int) data.Dataset {
 		if rank == *slow && (*slowFrom == "" || exists(*slowFrom)) {
 			time.Sleep(20 * time.Millisecond)
 		}
-		if rank == 1 && exists(*fails) {
+		if rank == 1 && *fails != "" && os.Remove(*fails) == nil {
 			panic("the file of --fail-file exists")
 		}
 		x, sum := device.Elements[float32](dst[0]), 0.0

@@ -108,7 +108,7 @@ document.addEventListener("visibilitychange", schedule);
 function showState() {
   const s = states[chosen];
   if (!s) { $("status").className = "badge lost"; setText($("status"), "not connected"); return; }
-  const names = states.map((r) => r.name).join(", ");
+  const names = [...new Set(states.map((r) => r.name))].join(", ");
   setText($("name"), names);
   const lost = isLost && s.status === "running";
   const status = lost ? "not connected" : s.status;
@@ -163,7 +163,7 @@ function showRanks(s) {
       setText(c[1], (r.state || "–") + (isCulprit ? " (culprit)" : isSlow ? ` (slow: ${s.slow.part})` : ""));
       setText(c[2], times[i] ? seconds(times[i]) : "–");
       setText(c[4], r.step.toLocaleString("en"));
-      setText(c[5], r.silent < 0 ? "never" : r.silent < 2 ? "now" : duration(r.silent) + " ago");
+      setText(c[5], s.status !== "running" || r.silent < 0 ? "–" : r.silent < 2 ? "now" : duration(r.silent) + " ago");
       setText(c[6], r.host ? `${r.node} ${r.host}` : "–");
       setText(c[7], r.pid ? String(r.pid) : "–");
       const parts = s.parts.filter((p) => (r.parts || {})[p]);
