@@ -74,10 +74,11 @@ const maxAttempts = 8
 // goroutine.
 //
 // The captures share the device memory that a step needs. Each has a copy of its inputs, and keeps the memory of the
-// other variables that it reads until the program frees it. A capture is kept until
-// the returned function is unreachable, 16 other captures were used since its last use, or a call finds that the
-// gradients have got other memory. The gradients of
-// Linear's weights are computed on a separate stream, which has its own scratch memory. opts may be nil.
+// other variables that it reads until the program frees it. A capture is kept until the returned function is
+// unreachable, 16 other captures were used since its last use, or a call finds that the gradients have got other memory.
+// A call with larger inputs than those of all captures frees these, so that memory is shared by captures of at most its
+// size. They are captured again when they are needed. The gradients of Linear's weights are computed on a separate
+// stream, which has its own scratch memory. opts may be nil.
 func Capture(dev device.Device, step func(in ...*Variable) (*Variable, error), opts *CaptureOptions) func(in ...*Variable) (*Variable, error) {
 	s := stateOf(dev)
 	c := &captured{s: s, step: step, calls: map[string]int{}, captures: &captures{}}
@@ -132,6 +133,14 @@ type variant struct {
 	changes uint64
 
 	begins, ends bool // begins: the captured work began a new step; ends: that step then had a Backward
+}
+
+// Close frees the capture and the copies of its inputs.
+func (v *variant) Close() error {
+	for _, x := range v.in {
+		x.Free()
+	}
+	return v.Step.Close()
 }
 
 // content identifies the content of a variable at some time; the zero value identifies none.
@@ -191,8 +200,18 @@ func (c *captured) call(in ...*Variable) (*Variable, error) {
 		c.calls[string(c.shapes)]++
 		return c.step(in...)
 	}
+	if !slices.ContainsFunc(c.variants, func(v *variant) bool { return bytesOf(v.in) >= bytesOf(in) }) {
+		if err := c.closeAll(); err != nil { // their memory would be too small to share
+			return nil, err
+		}
+	}
 	v, err := c.capture(in, string(c.shapes))
 	if err != nil {
+		if errors.Is(err, device.ErrOutOfMemory) {
+			if err := c.closeAll(); err != nil {
+				return nil, err
+			}
+		}
 		if errors.As(err, new(*capture.NotYetError)) {
 			return c.step(in...)
 		}
@@ -228,6 +247,23 @@ func (c *captured) closeInvalid() (err error) {
 		return true
 	})
 	return err
+}
+
+// closeAll closes all captures. Their steps are captured again when they are called.
+func (c *captured) closeAll() (err error) {
+	for _, v := range c.variants {
+		err = errors.Join(err, v.Close())
+	}
+	c.variants = nil
+	return err
+}
+
+// bytesOf returns the number of bytes of variables.
+func bytesOf(in []*Variable) (n int) {
+	for _, v := range in {
+		n += v.t.Bytes()
+	}
+	return n
 }
 
 // capture captures the step. It leaves all state unchanged, whether or not the capture succeeds, except that the

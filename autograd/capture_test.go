@@ -409,6 +409,32 @@ func TestEmulatedCapturedStepSeesItsInputs(t *testing.T) {
 	}
 }
 
+// Captures of several shapes share their memory, whatever their order is. The arena rounds sizes, and small shapes use the
+// blocks of large ones.
+func TestEmulatedCapturesOfSeveralShapesShareMemory(t *testing.T) {
+	held := func(sizes ...int) int64 {
+		dev := openGPU(t)
+		m := newTrained(t, dev, device.Float32, optimizers["AdamW"])
+		step := autograd.Capture(dev, m.step, &autograd.CaptureOptions{Required: true, Warmup: 1})
+		for range 3 {
+			for _, size := range sizes {
+				x, y := m.batch(0, size)
+				lossOf(t, step, x, y)
+				x.Free()
+				y.Free()
+			}
+		}
+		defer runtime.KeepAlive(step)
+		return dev.Memory().InUse
+	}
+	one := held(4096)
+	for _, sizes := range [][]int{{4096, 3700, 3300, 2900, 2500, 2100}, {2100, 2500, 2900, 3300, 3700, 4096}} {
+		if got := held(sizes...); got > one*17/10 {
+			t.Errorf("captures of %v samples hold %d bytes, a capture of 4096 samples %d", sizes, got, one)
+		}
+	}
+}
+
 // A captured step keeps the memory that it reads, also if the program drops its variables.
 func TestEmulatedCapturedStepKeepsWhatItReads(t *testing.T) {
 	dev := openGPU(t)

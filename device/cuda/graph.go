@@ -68,6 +68,7 @@ func (d *gpuDevice) Capture(ctx context.Context, like kernels.Graph, f func() er
 	r := &capture{d: d, thread: syscall.Gettid()}
 	if like != nil {
 		r.pool = like.(*gpuGraph).pool
+		r.pool.memory.Share()
 	} else {
 		r.pool = d.newPool()
 	}
@@ -204,7 +205,7 @@ func (g *gpuGraph) Revoke() error {
 // newPool returns a pool without graphs.
 func (d *gpuDevice) newPool() *pool {
 	p := &pool{d: d}
-	p.memory = arena.New(d.memory.Alloc, d.memory.Free)
+	p.memory = arena.NewPool(d.memory.Alloc, d.memory.Free)
 	d.changePools(func(all []*pool) []*pool { return append(all, p) })
 	return p
 }

@@ -45,10 +45,13 @@ type Arena struct {
 	raw     func(size int) (device.Buffer, error)
 	release func(device.Buffer)
 
+	isPool bool // see NewPool
+
 	mu      sync.Mutex
 	live    map[uintptr]block // by address
 	classes []class           // by size, ascending; an emptied class stays
 	stats   device.MemoryStats
+	slack   int // how many times its size an allocation may get; 0 means the rule of Arena
 }
 
 // block is memory in use: the whole block, and the requested size.
@@ -68,6 +71,22 @@ type class struct {
 // [*device.OutOfMemoryError]. release returns memory to the device. The arena calls them one at a time.
 func New(raw func(size int) (device.Buffer, error), release func(device.Buffer)) *Arena {
 	return &Arena{raw: raw, release: release, live: map[uintptr]block{}}
+}
+
+// NewPool is New for the memory of graphs. Graphs use its cached blocks in each launch, so only Trim and Close return them
+// to the device.
+func NewPool(raw func(size int) (device.Buffer, error), release func(device.Buffer)) *Arena {
+	a := New(raw, release)
+	a.isPool = true
+	return a
+}
+
+// Share makes Alloc take cached blocks of up to 8 times the size: those of a graph whose sizes differ. It would waste the
+// memory of the first graph of a pool, whose large blocks would serve small sizes.
+func (a *Arena) Share() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.slack = 8
 }
 
 // Alloc returns size bytes with undefined content. For 0 bytes it returns an empty Buffer, which need not
@@ -101,7 +120,7 @@ func (a *Arena) alloc(size int) (device.Buffer, error) {
 	b, ok := a.cached(want)
 	if !ok {
 		var err error
-		if b, err = a.raw(want); err != nil && a.trim() > 0 {
+		if b, err = a.raw(want); err != nil && !a.isPool && a.trim() > 0 {
 			b, err = a.raw(want)
 		}
 		if err != nil {
@@ -120,6 +139,9 @@ func (a *Arena) cached(want int) (device.Buffer, bool) {
 	most := want + want/2
 	if want >= largeBlock && a.stats.InUse+a.stats.Cached+int64(want) <= a.stats.Peak+a.stats.Peak/4 {
 		most = want + want/16
+	}
+	if a.slack > 0 {
+		most = want * a.slack
 	}
 	i, _ := a.find(want)
 	for ; i < len(a.classes) && a.classes[i].size <= most; i++ {

@@ -168,6 +168,28 @@ func abandon(a *Arena, b device.Buffer) {
 	runtime.AddCleanup(owner, a.Free, b)
 }
 
+// The arena of a pool returns no cached block by itself, and uses larger blocks if several graphs share it.
+func TestPool(t *testing.T) {
+	p := &pool{size: 10 << 20}
+	a := p.arena()
+	a.isPool = true
+	b := alloc(t, a, 6<<20)
+	a.Free(b)
+	if _, err := a.Alloc(8 << 20); !errors.Is(err, device.ErrOutOfMemory) || p.released > 0 {
+		t.Errorf("Alloc: %v, and %d blocks were returned to the device", err, p.released)
+	}
+	if small := alloc(t, a, 2<<20); small.Addr() == b.Addr() {
+		t.Error("a graph's small size took a block of three times the size")
+	}
+	a.Share()
+	if small := alloc(t, a, 2<<20); small.Addr() != b.Addr() {
+		t.Error("another graph's block was not used")
+	}
+	if a.Trim(); p.released > 0 {
+		t.Error("Trim returned a block in use")
+	}
+}
+
 func TestArenaMisuse(t *testing.T) {
 	a := (&pool{size: 1 << 20}).arena()
 	b, other := alloc(t, a, 300), alloc(t, a, 300)
