@@ -45,8 +45,8 @@ type DocumentsOptions struct {
 	// of the documents' order before.
 	Window int
 	Seed   uint64
-	// Multiple pads the rows of a batch to a multiple, so that captured steps see few shapes; default 1. It has no effect
-	// with Pack.
+	// Multiple pads the rows of a batch to a multiple, so that captured steps see few shapes; default 1. Some versions of
+	// cuDNN compute attention only for multiples of 128. It has no effect with Pack.
 	Multiple int
 	// Padding is the token in the rest of a row.
 	Padding int

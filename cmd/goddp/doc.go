@@ -9,6 +9,7 @@
 //	goddp plot run.jsonl -o curve.svg
 //	goddp page runs/one runs/two
 //	goddp tokens input.txt -o shards --tokenizer MODEL
+//	goddp merge MODEL ADAPTERS OUT
 //	goddp gguf MODEL model.gguf --type q8_0
 //	goddp checkpoint ls FOLDER
 //

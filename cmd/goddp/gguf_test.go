@@ -11,17 +11,16 @@ import (
 	"github.com/goddp/goddp/checkpoint/safetensors"
 	"github.com/goddp/goddp/decoder"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/gguf"
 	"github.com/goddp/goddp/hf"
+	"github.com/goddp/goddp/internal/testkit/cputest"
 	"github.com/goddp/goddp/internal/testkit/must"
 	"github.com/goddp/goddp/nn"
 )
 
-// gguf writes a folder whose weights are only in its files, with the same bytes as of a loaded model.
-func TestGGUF(t *testing.T) {
-	dir, dev := t.TempDir(), cpu.New(nil)
-	defer dev.Close()
+// modelFolder makes a folder of a small model.
+func modelFolder(t *testing.T, dev device.Device) string {
+	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"config.json": `{
 			"architectures": ["GPT2LMHeadModel"], "activation_function": "gelu_new", "vocab_size": 260, "n_positions": 16,
@@ -51,6 +50,13 @@ func TestGGUF(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "model.safetensors"), weights.Bytes(), 0o666); err != nil {
 		t.Fatal(err)
 	}
+	return dir
+}
+
+// gguf writes a folder whose weights are only in its files, with the same bytes as of a loaded model.
+func TestGGUF(t *testing.T) {
+	dev := cputest.New(t)
+	dir := modelFolder(t, dev)
 	f := must.New(hf.Load(dir, dev, nil))
 	want := filepath.Join(t.TempDir(), "want.gguf")
 	if err := gguf.Write(t.Context(), want, f.Model, dir, gguf.Q8_0); err != nil {

@@ -34,6 +34,7 @@ var commands = []command{
 	{"plot", "draw the curves of training runs", plotRuns},
 	{"page", "show training runs that golaunch has kept, in a browser", showRuns},
 	{"tokens", "make token shards of text, by GPT-2's encoding or a model's tokenizer", makeTokens},
+	{"merge", "merge adapters of low rank into their base model", mergeAdapters},
 	{"gguf", "write a model as a GGUF file, for llama.cpp", writeGGUF},
 	{"checkpoint", "list, verify, compare and convert checkpoints", checkpoints},
 }

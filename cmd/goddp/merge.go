@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/pflag"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/hf"
+	"github.com/goddp/goddp/hf/chat"
+	"github.com/goddp/goddp/hf/tokenizer"
+	"github.com/goddp/goddp/lora"
+)
+
+// mergeAdapters implements "goddp merge".
+func mergeAdapters(args []string) error {
+	var kind string
+	fs := newFlags("merge")
+	fs.StringVar(&kind, "type", "bfloat16", "`type` of the weights: float32, bfloat16, float16")
+	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, pflag.ErrHelp) {
+			fmt.Fprintf(stdout, `Merge PEFT's adapters of low rank into their base model: what merge_and_unload and
+save_pretrained do.
+
+Usage:
+  goddp merge [flags] BASE ADAPTERS OUT
+
+BASE is a folder of the Hugging Face hub, ADAPTERS one with adapter_config.json, as
+examples/finetune --lora and PEFT write it. OUT becomes a folder like BASE. The host
+needs memory for all weights.
+
+Example:
+  goddp merge SmolLM2-135M-Instruct tuned merged
+
+Flags:
+%s
+Exit codes: 0 OUT is written; 1 a folder cannot be read, or OUT not written; 2 usage.
+`, fs.FlagUsages())
+			return nil
+		}
+		return &usageError{err: err}
+	}
+	if fs.NArg() != 3 {
+		return usagef("want three folders, got %d arguments", fs.NArg())
+	}
+	dt, ok := map[string]device.DType{"float32": device.Float32, "bfloat16": device.BFloat16, "float16": device.Float16}[kind]
+	if !ok {
+		return usagef("--type %s: want float32, bfloat16 or float16", kind)
+	}
+	dev := cpu.New(nil)
+	return errors.Join(merge(context.Background(), dev, dt, fs.Arg(0), fs.Arg(1), fs.Arg(2)), dev.Close())
+}
+
+func merge(ctx context.Context, dev device.Device, dt device.DType, base, adapters, out string) error {
+	f, err := hf.Load(base, dev, &hf.LoadOptions{DType: dt})
+	if err != nil {
+		return err
+	}
+	a, err := lora.Load(f.Model, adapters)
+	if err != nil {
+		return err
+	}
+	if err := a.Merge(); err != nil {
+		return err
+	}
+	o := &hf.SaveOptions{}
+	if tok, err := tokenizer.Load(base); err == nil { // the merged model ends its answers as the template does
+		template, err := chat.Load(base)
+		if err != nil && !errors.Is(err, chat.ErrNoTemplate) {
+			return err
+		}
+		o.Stop = chat.Stop(tok, template)
+	}
+	return f.Save(ctx, out, o)
+}
