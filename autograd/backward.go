@@ -238,10 +238,11 @@ func (p *pass) through(n *node) (err error) {
 		return p.again(n, f)
 	}
 	c := p.s.call(n.out)
+	p.s.applied++
 	for j, v := range n.in {
 		c.In = append(c.In, v.t)
 		if v.mem.source != nil && n.saves(j) {
-			err = cmp.Or(err, v.use())
+			err = cmp.Or(err, v.use(true))
 		}
 	}
 	c.inBackward, c.node = true, n

@@ -161,12 +161,13 @@ func Apply(fn Function, in ...*Variable) *Variable {
 
 	c := s.call(out)
 	defer s.called(c)
+	s.applied++
 	for i, v := range in {
 		if n != nil {
 			v = n.in[i].Variable
 		}
 		c.In = append(c.In, v.t)
-		err = cmp.Or(err, v.use())
+		err = cmp.Or(err, v.use(n != nil))
 	}
 	c.node, c.Recorded, c.Repeated = n, n != nil, s.repeats > 0
 	if err == nil {

@@ -76,6 +76,7 @@ func init() {
 		return nil
 	}
 	gradsink.Set = func(v any, s gradsink.Sink, state *gradsink.State) { v.(*Variable).setSink(s, state) }
+	gradsink.Rebind = func(v any, t device.Tensor) { v.(*Variable).rebind(t) }
 	gradsink.SetSource = func(v any, s gradsink.Source) { v.(*Variable).mem.source = s }
 }
 

@@ -34,3 +34,11 @@ func (v *Variable) MoveTo(t device.Tensor) error {
 	v.s.free(old, "by MoveTo")
 	return nil
 }
+
+// rebind implements gradsink.Rebind.
+func (v *Variable) rebind(t device.Tensor) {
+	v.t = t.Reshape(v.t.Shape...)
+	if l := v.leaf(); l != nil {
+		l.v.t = v.t
+	}
+}

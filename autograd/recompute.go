@@ -109,9 +109,10 @@ func (p *pass) remake(v *Variable) error {
 	v.t, v.mem.buf, v.mem.freed = t, t.Buf, ""
 	c := p.s.call(v)
 	defer p.s.called(c)
+	p.s.applied++
 	for _, x := range n.in {
 		c.In = append(c.In, x.t)
-		if err := x.use(); err != nil {
+		if err := x.use(true); err != nil {
 			return err
 		}
 	}

@@ -186,10 +186,10 @@ func (v *Variable) alive() {
 	}
 }
 
-// use precedes each read of v's memory by an operation.
-func (v *Variable) use() error {
+// use precedes each read of v's memory by an operation, the one that s.applied counts.
+func (v *Variable) use(isTaped bool) error {
 	if v.mem.source == nil {
 		return nil
 	}
-	return v.mem.source.Use()
+	return v.mem.source.Use(v.s.applied, isTaped)
 }

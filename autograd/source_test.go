@@ -14,8 +14,8 @@ type supplier struct {
 	err         error
 }
 
-func (s *supplier) Use() error { s.uses++; return s.err }
-func (s *supplier) Read()      { s.reads++ }
+func (s *supplier) Use(uint64, bool) error { s.uses++; return s.err }
+func (s *supplier) Read(string)            { s.reads++ }
 
 // An operation uses the Source of the memory that it reads, also through views: in the forward pass, in the second run of
 // a Checkpoint, and in the backward pass if it saves the variable. The Source's error becomes the operation's.

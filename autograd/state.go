@@ -19,6 +19,7 @@ type state struct {
 	noGrad  int            // the depth of NoGrad calls
 	repeats int            // the depth of second runs of checkpointed functions
 	nodes   uint64         // the number of nodes made so far
+	applied uint64         // the number of operations that were computed, and whose gradients were computed
 	passes  uint64         // the number of backward passes started so far
 	calls   []*Call        // free Calls
 	shapes  []device.Shape // the last result of operands

@@ -129,7 +129,7 @@ func (v *Variable) Shape() device.Shape { return v.t.Shape }
 func (v *Variable) Tensor() device.Tensor {
 	v.alive()
 	if v.mem.source != nil {
-		v.mem.source.Read()
+		v.mem.source.Read(v.name)
 	}
 	return v.t
 }

@@ -50,7 +50,7 @@ func wantSame(t *testing.T, how training, train func(r *replica, capture func(st
 
 // Accumulation within a captured step is captured too.
 func TestEmulatedNoSyncWithinACapturedStep(t *testing.T) {
-	for _, how := range []training{{}, {sharded: true}} {
+	for _, how := range []training{{}, {stage: 1}} {
 		wantSame(t, how, func(r *replica, capture func(stepFunc) stepFunc) (string, error) {
 			step := capture(func(in ...*autograd.Variable) (*autograd.Variable, error) {
 				if err := r.model.NoSync(func() error {
@@ -117,7 +117,7 @@ func TestEmulatedRegroupInALoopOfCapturedSteps(t *testing.T) {
 // are replays.
 func TestEmulatedReplayIsSkippedIfAGradientIsMissing(t *testing.T) {
 	const bad, steps = 5, 12
-	for _, how := range []training{{scaled: true}, {sharded: true, unclipped: true}} {
+	for _, how := range []training{{scaled: true}, {stage: 1, unclipped: true}} {
 		wantSame(t, how, func(r *replica, capture func(stepFunc) stepFunc) (string, error) {
 			step := capture(r.step)
 			var scales []float64

@@ -41,9 +41,10 @@ type replica struct {
 	model  *ddp.Model
 	opt    optimizer
 	clip   func() error
-	scaler *amp.Scaler // nil: the loss is not scaled
-	runs   int         // the number of times that step ran
-	skip   bool        // the next step leaves out the last layer
+	whole  func(f func() error) error // calls f when all parameters are whole
+	scaler *amp.Scaler                // nil: the loss is not scaled
+	runs   int                        // the number of times that step ran
+	skip   bool                       // the next step leaves out the last layer
 }
 
 // training says how a replica is trained.
@@ -51,7 +52,7 @@ type training struct {
 	scaled    bool
 	checks    bool         // Options.CheckNonFinite
 	normed    bool         // the model has a batch normalisation, whose buffers rank 0 sends
-	sharded   bool         // the ranks share the optimizer's state
+	stage     int          // of package ddp/zero; 0: without shards
 	unclipped bool         // gradients are not clipped
 	dt        device.DType // of the parameters; 0: Float32
 	hook      func() reducer.Hook
@@ -75,14 +76,14 @@ func newReplica(pg *comm.ProcessGroup, how training) (*replica, error) {
 	adamW := func(params []*nn.Parameter) (*optim.AdamW, error) {
 		return optim.NewAdamW(params, &optim.AdamWOptions{LR: 0.01, MasterWeights: how.dt != 0})
 	}
-	r := &replica{pg: pg, clip: func() error { return nil }}
+	r := &replica{pg: pg, clip: func() error { return nil }, whole: func(f func() error) error { return f() }}
 	var bounded func(max float64) (*autograd.Variable, error)
-	if how.sharded {
-		model, opt, err := zero.New(net, pg, adamW, &zero.Options{Options: *o})
+	if how.stage > 0 {
+		model, opt, err := zero.New(net, pg, adamW, &zero.Options{Options: *o, Stage: how.stage})
 		if err != nil {
 			return nil, err
 		}
-		r.model, r.opt = model.Model, opt
+		r.model, r.opt, r.whole = model.Model, opt, model.Whole
 		bounded = func(max float64) (*autograd.Variable, error) { return opt.ClipGradNorm(max, nil) }
 	} else {
 		model, err := ddp.New(net, pg, o)
@@ -162,8 +163,14 @@ func (r *replica) batch(n int) (x, y *autograd.Variable) {
 
 // state returns the parameters and the buffers.
 func (r *replica) state(t *testing.T) (all []byte) {
-	for _, p := range r.model.Parameters() {
-		all = append(all, must.New(p.Var().Bytes(t.Context()))...)
+	err := r.whole(func() error {
+		for _, p := range r.model.Parameters() {
+			all = append(all, must.New(p.Var().Bytes(t.Context()))...)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 	for _, b := range r.model.Buffers() {
 		all = append(all, must.New(b.Var().Bytes(t.Context()))...)
@@ -267,8 +274,11 @@ func TestEmulatedCapturedStepsOfAModel(t *testing.T) {
 		{"scaled, Float16", training{scaled: true, dt: device.Float16}, 2, nil},
 		{"hook FP16, scaled", training{scaled: true, hook: func() reducer.Hook { return commhook.FP16(nil) }}, 1, nil},
 		{"hook Int8", training{hook: func() reducer.Hook { return commhook.Int8() }}, 2, nil},
-		{"sharded", training{sharded: true}, 1, nil},
-		{"sharded, scaled", training{sharded: true, scaled: true}, 2, nil},
+		{"sharded", training{stage: 1}, 1, nil},
+		{"sharded, scaled", training{stage: 1, scaled: true}, 2, nil},
+		{"stage 2", training{stage: 2}, 2, nil},
+		{"stage 3 on one rank", training{stage: 3}, 1, nil},
+		{"stage 3, scaled", training{stage: 3, scaled: true}, 2, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			devices := commtest.FakeGPUs(t, ranks, c.faults...)
@@ -297,7 +307,7 @@ func TestGPUCapturedStepsOfAModel(t *testing.T) {
 	devices := commtest.OpenGPUs(t, 1, 4)
 	for _, how := range []training{
 		{}, {scaled: true}, {scaled: true, dt: device.Float16}, {hook: func() reducer.Hook { return commhook.BF16(nil) }},
-		{sharded: true}, {sharded: true, scaled: true},
+		{stage: 1}, {stage: 1, scaled: true}, {stage: 3}, {stage: 3, scaled: true},
 	} {
 		t.Run(fmt.Sprintf("%+v", how), func(t *testing.T) {
 			want := trainSteps(t, devices, how, 100, 0)

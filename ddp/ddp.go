@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
@@ -86,7 +87,7 @@ func (m *Model) init(ctx context.Context) error {
 		return err
 	}
 	if !o.SkipInitSync {
-		state := append(variables(all), variables(buffers)...)
+		state := append(variables(m.unsynced(all)), variables(buffers)...)
 		for _, p := range all { // in the same order on all ranks
 			if master := masters[p]; master != nil {
 				state = append(state, master)
@@ -101,6 +102,15 @@ func (m *Model) init(ctx context.Context) error {
 	}
 	m.own()
 	return nil
+}
+
+// unsynced returns the parameters that the hook has not made equal on all ranks, which it does with those that it divides
+// among the ranks.
+func (m *Model) unsynced(all []*nn.Parameter) []*nn.Parameter {
+	if h, ok := m.hook.(interface{ HoldsParameters() bool }); !ok || !h.HoldsParameters() {
+		return all
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(p *nn.Parameter) bool { return !p.Frozen() })
 }
 
 // connect makes a reducer for the parameters in all that require a gradient, and what else depends on the ranks of
@@ -192,6 +202,9 @@ func (m *Model) Output(y *autograd.Variable) *autograd.Variable {
 // NoSync calls f. Backward passes within f accumulate gradients and reduce nothing. The first pass after
 // f reduces the sum.
 func (m *Model) NoSync(f func() error) error {
+	if h, ok := m.hook.(interface{ ReducesAlways() bool }); ok && h.ReducesAlways() {
+		return f()
+	}
 	was, captured := m.noSync, m.isNoSyncCaptured
 	m.noSync, m.isNoSyncCaptured = true, captured || !was && capture.Of(m.pg.Device()) != nil
 	defer func() { m.noSync, m.isNoSyncCaptured = was, captured }()
@@ -354,7 +367,12 @@ func (s *sink) Divided() bool {
 }
 
 func (s *sink) Grad() device.Tensor { return s.r.Grad(s.i) }
-func (s *sink) Settle()             { s.r.Settle(s.i) }
+func (s *sink) Settle() {
+	if s.m.inBackward {
+		s.r.Claim(s.i)
+	}
+	s.r.Settle(s.i)
+}
 func (s *sink) Scale() float64      { return s.r.Scale() }
 func (s *sink) Pending() bool       { return s.r.Pending() }
 func (s *sink) Err() error          { return s.r.Err() }

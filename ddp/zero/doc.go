@@ -1,6 +1,6 @@
-// Package zero divides the optimizer's state among the ranks that train one model. It implements
-// ZeRO, stage 1 (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter
-// Models", 2020). Losses and parameters are the same as with package ddp:
+// Package zero divides the optimizer's state, and on request gradients and parameters, among the ranks that
+// train one model. It implements ZeRO, stages 1 to 3 (Rajbhandari et al., "ZeRO: Memory Optimizations Toward
+// Training Trillion Parameter Models", 2020). Losses and parameters are the same as with package ddp:
 //
 //	model, opt, err := zero.New(net, pg, func(params []*nn.Parameter) (*optim.AdamW, error) {
 //		return optim.NewAdamW(params, &optim.AdamWOptions{LR: 0.001, WeightDecay: 0.01})
@@ -54,6 +54,42 @@
 // A request to stop is sent with the status. So all ranks stop after the same step, and all have gathered
 // the parameters of that step: see [ddp.Model.Stopping].
 //
+// # Stages 2 and 3
+//
+// With P bytes of parameters on N ranks, a rank keeps these bytes of parameters and gradients, beside its 1/N of the
+// optimizer's state. S bytes are the size of the slots: a slot is memory for one bucket at a time, at a fixed address.
+//
+//	stage 1    P + P
+//	stage 2    P + P/N + S
+//	stage 3    P/N + S + P/N + S
+//
+// In stage 2 a bucket of gradients takes a slot when its first gradient is written, and gives it back when it is reduced
+// into this rank's shard. A parameter that is used at both ends of a model keeps its bucket's slot for the whole pass; if
+// a pass needs more slots, they are allocated in the first one.
+//
+// In stage 3 parameters are in slots too: each operation makes sure that the buckets of its parameters are whole. The
+// first step shows the order in which operations use buckets. From then on a bucket is gathered while the operations
+// before it compute, as soon as no operation needs its slot's present content. A backward pass gathers only the
+// parameters that gradients depend on: no biases, and no embedding that has no other use. Recomputed blocks, several
+// outputs and frozen parameters need nothing of their own. Frozen parameters are whole on each rank. A step sends half
+// as many bytes again as in stage 1: (N-1)/N·P for each of two gathers and one reduction.
+//
+// A bucket of more than twice the largest size has its own memory, as for a large embedding, and is gathered once in
+// each step. BucketCapMB is 64 there, so buckets of up to 128 MiB share slots. If one operation needs two buckets of one
+// slot, it fails with a [*SlotError].
+//
+// The forward pass of stage 3 is collective: all ranks use the parameters in the same order, also in an evaluation. To
+// do something on one rank, or to read and write parameters outside of operations, use [Model.Whole]: elsewhere a
+// parameter's Tensor panics with a [*NotWholeError]. FindUnusedParameters cannot be used; StaticGraph can.
+//
+// Each pass reduces, also within NoSync, and adds to this rank's averages: no rank has memory for all gradients. So all
+// ranks make the same passes, an error of a pass reaches all ranks at once, and accumulated gradients may differ from
+// those of stage 1 by rounding. With Options.ReduceDType they are added in float32.
+//
+// If a rank lacks a gradient or its pass fails, it still starts the gathers that the other ranks expect, and all ranks
+// skip the step with the same error, as in stage 1. If its very first pass fails, the order is not known yet, so the
+// rank aborts the group with the cause. So does a rank whose gather fails.
+//
 // # The layout is fixed
 //
 // Buckets are in reverse order of registration. Package ddp rebuilds its buckets if the first pass
@@ -69,7 +105,7 @@
 // that [Optimizer.Parameters] returns if [autograd.Variable.GradDivided] returns true.
 // [Optimizer.ClipGradNorm] clips by the norm of all gradients. [optim.ClipGradNorm] returns an error,
 // as does the Step of another optimizer.
-// A pass cannot add to gradients that are reduced to shards; it panics with an
+// In stage 1 a pass cannot add to gradients that are reduced to shards; it panics with an
 // [*AccumulationError]. To accumulate gradients, run all passes of a step but the last within
 // NoSync.
 //

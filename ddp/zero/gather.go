@@ -11,25 +11,48 @@ import (
 // gather starts the gathers of all buckets. They begin with the last bucket, whose parameters are used first, and each
 // waits for its bucket's updates.
 func (s *shards) gather() (works []*comm.Work) {
-	trace := profile.Of(s.pg.Device())
 	for i := len(s.buckets) - 1; i >= 0; i-- {
 		b := s.buckets[i]
 		b.gather = s.pg.With(&comm.CallOptions{Name: b.name + " of parameters", After: b.done}).AllGather(b.flat, b.shard)
-		if trace.On() {
-			started, ended := b.gather.Times()
-			trace.Add(profile.Span{
-				Track: profile.Communication, Name: "AllGather " + b.name, Begin: started, End: ended,
-				Args: []profile.Arg{{Name: "bucket", Value: i}, {Name: "bytes", Value: b.flat.Bytes()}},
-			})
-		}
+		s.traceGather(b, b.gather)
 		works = append(works, b.gather)
 	}
 	return works
 }
 
-// Use makes the compute stream wait for the bucket's gather, unless it does so already. A captured step waits for all
+// traceGather adds the gather of b to the device's trace.
+func (s *shards) traceGather(b *bucket, w *comm.Work) {
+	trace := profile.Of(s.pg.Device())
+	if !trace.On() {
+		return
+	}
+	started, ended := w.Times()
+	trace.Add(profile.Span{
+		Track: profile.Communication, Name: "AllGather " + b.name, Begin: started, End: ended,
+		Args: []profile.Arg{{Name: "bucket", Value: b.index}, {Name: "bytes", Value: b.flat.Bytes()}},
+	})
+}
+
+// Use makes the compute stream wait for the bucket's parameters, unless it does so already.
+func (b *bucket) Use(op uint64, isTaped bool) error {
+	if b.slot != nil {
+		return b.shards.useInSlot(b, op, isTaped)
+	}
+	return b.await()
+}
+
+// Read is Use for the whole bucket. If a gather fails, Committed says so. In stage 3 it panics with a [*NotWholeError],
+// except within Model.Whole.
+func (b *bucket) Read(param string) {
+	if b.slot != nil && !b.shards.flow.isWhole {
+		panic(&NotWholeError{b.shards.rank, param})
+	}
+	b.await()
+}
+
+// await makes the compute stream wait for the bucket's gather after the last step. A captured step waits for all
 // gathers before its launch.
-func (b *bucket) Use() error {
+func (b *bucket) await() error {
 	if b.gather == nil {
 		return nil
 	}
@@ -51,15 +74,12 @@ func (b *bucket) Use() error {
 	return nil
 }
 
-// Read is Use. If the gather fails, Committed says so.
-func (b *bucket) Read() { b.Use() }
-
-// useAll makes the compute stream wait for all gathers.
-func (s *shards) useAll() error {
+// awaitAll makes the compute stream wait for all gathers, because a step writes what they read.
+func (s *shards) awaitAll() error {
 	for _, b := range s.buckets {
-		if err := b.Use(); err != nil {
+		if err := b.await(); err != nil {
 			return err
 		}
 	}
-	return nil
+	return s.settle()
 }

@@ -71,7 +71,7 @@ func (o *Optimizer[O]) build() (err error) {
 		if part == nil {
 			return fmt.Errorf("newLocal returned an optimizer of parameter %q, which was not among newLocal's arguments", p.Name())
 		}
-		ends[part.bucket] = p
+		ends[part.bucket.index] = p
 		l.whole = append(l.whole, part.Var())
 		delete(parts, p)
 	}
@@ -245,7 +245,7 @@ func (o *Optimizer[O]) update(s optim.Scaled) error {
 func (o *Optimizer[O]) begin() error {
 	err := o.failed()
 	if err == nil {
-		err = o.shards.useAll() // the updates write what the gathers read
+		err = o.shards.awaitAll()
 	}
 	if err != nil {
 		n := len(o.shards.parts)
@@ -325,6 +325,7 @@ func (o *Optimizer[O]) State() ([]*nn.Buffer, error) {
 // BeginLoad announces that the program will write the parameters, or the tensors that State
 // returned: see [optim.SGD.BeginLoad].
 func (o *Optimizer[O]) BeginLoad() {
+	o.shards.settle()
 	o.local.BeginLoad()
 	o.reset(-1)
 }
@@ -380,10 +381,12 @@ func (t *stepHook[O]) Complete() error {
 	if o.committed != nil {
 		o.committed() // before the gathers, because a job that survives their failure goes on after this step
 	}
-	works := o.shards.gather()
-	o.mu.Lock()
-	o.gathers = works
-	o.mu.Unlock()
+	if !o.shards.inSlots() {
+		works := o.shards.gather()
+		o.mu.Lock()
+		o.gathers = works
+		o.mu.Unlock()
+	}
 	for _, v := range o.whole {
 		if v.Grad() != nil {
 			v.BumpVersion()

@@ -191,7 +191,11 @@ func (o *Optimizer[O]) take(ctx context.Context, give []held) error {
 	o.local.BeginLoad()
 	takers := map[string]taker{}
 	for _, p := range s.parts {
-		takers[ofParameter(p.Name())] = taker{p.Var(), p.Shape(), func(whole device.Tensor) device.Tensor { return whole }}
+		t := taker{p.Var(), p.Shape(), func(whole device.Tensor) device.Tensor { return whole }}
+		if s.inSlots() {
+			t.v, t.of = p.local.Var(), func(whole device.Tensor) device.Tensor { return whole.Flat().Range(p.lo, p.hi) }
+		}
+		takers[ofParameter(p.Name())] = t
 	}
 	for _, k := range o.state {
 		takers[ofState(k.Name())] = taker{k.Var(), k.whole(), k.of}

@@ -1,6 +1,7 @@
 package zero
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -21,7 +22,12 @@ type shards struct {
 	pg     *comm.ProcessGroup
 	module nn.Model
 	layout
+	stage, slots int           // Options.Stage and Slots
+	largest      int           // the size in bytes from which a bucket has its own slot
 	copies       bool          // Options.CopyShards
+	skipSync     bool          // Options.SkipInitSync
+	flow         flow          // the gathers of stage 3
+	isObserved   bool          // a backward pass makes the reductions of stages 2 and 3; false: a shadow pass
 	isRegrouping bool          // within Optimizer.Regroup
 	hasReduced   bool          // a pass was reduced, and none has started since
 	prepared     *optim.Scaled // the step for which this rank has all that it needs; nil: none
@@ -47,11 +53,17 @@ func (l *layout) after() int { return (l.rank + 1) % l.size }
 // bucket is a bucket of parameters, and their [gradsink.Source]. Its layout is that of the bucket with their gradients.
 type bucket struct {
 	shards *shards
+	index  int
+	params []*nn.Parameter
+	at     []int // by parameter: the index of its first element
 	name   string
 	flat   device.Tensor
 	shard  device.Tensor // this rank's shard of flat
 	copy   device.Tensor // a copy of the shard of the rank before; the zero Tensor if there is none
-	grads  device.Tensor // the bucket of gradients
+	grads  device.Tensor // the bucket of gradients; in stages 2 and 3 only its length and type count
+	sum    device.Tensor // in stages 2 and 3, the averages of this rank's shard; else the zero Tensor
+	adds   bool          // the pass adds to sum
+	slot   *slot         // in stage 3, the memory of flat; else nil
 	gather *comm.Work    // the gather of the last step; nil: none, or the compute stream waits for it
 	done   device.Event  // the event after the updates of the current step; nil: the end of all work enqueued so far
 }
@@ -61,7 +73,8 @@ type part struct {
 	*nn.Parameter               // the whole parameter
 	local         *nn.Parameter // the part, with the name and the shape of the whole parameter
 	lo, hi        int
-	bucket        int
+	start         int // the index of element lo in the shard
+	bucket        *bucket
 }
 
 // shard returns a rank's shard of a bucket.
@@ -73,65 +86,164 @@ func (l *layout) shard(flat device.Tensor, rank int) device.Tensor {
 // Reduce reduce-scatters the bucket, so that this rank gets the averages of its shard.
 func (s *shards) Reduce(b reducer.GradBucket) reducer.Reduction {
 	s.hasReduced, s.join.owesStep = true, s.join.isActive
-	return s.pg.With(&comm.CallOptions{Name: b.Name, After: b.After}).ReduceScatter(s.shard(b.Flat, s.rank), b.Flat, b.Op)
+	s.shadow(b)
+	to, dst := s.buckets[b.Index], s.shard(b.Flat, s.rank)
+	if s.stage > 1 && !to.adds {
+		dst = to.sum
+	}
+	w := s.pg.With(&comm.CallOptions{Name: b.Name, After: b.After}).ReduceScatter(dst, b.Flat, b.Op)
+	if to.adds {
+		return &addition{w, s.pg.Device(), to.sum, dst}
+	}
+	return w
 }
 
+// addition is a reduction whose result is added to the sum of earlier passes.
+type addition struct {
+	*comm.Work
+	dev      device.Device
+	sum, add device.Tensor
+}
+
+func (a *addition) Wait(ctx context.Context) error {
+	if err := a.Work.Wait(ctx); err != nil {
+		return err
+	}
+	return a.dev.Kernels().Axpby(a.dev.Compute(), a.sum, device.Accum{Alpha: 1, Beta: 1}, a.add)
+}
+
+// Slots returns the number of buckets of gradients that are whole at the same time, or 0 for all.
+func (s *shards) Slots() int {
+	if s.stage > 1 {
+		return s.slots
+	}
+	return 0
+}
+
+// HoldsParameters reports whether Place divides the parameters, so that only operations can read them.
+func (s *shards) HoldsParameters() bool { return s.inSlots() }
+
+func (s *shards) inSlots() bool { return s.stage == 3 }
+
 // Place moves the parameters into buckets with the layout of their gradients' buckets.
-func (s *shards) Place(buckets []reducer.GradBucket) error {
+func (s *shards) Place(all []reducer.GradBucket) error {
 	s.layout = layout{rank: s.pg.Rank(), size: s.pg.Size()}
-	hasCopies := s.copies && s.size > 1 && s.pg.Survives()
-	dev, byName := s.pg.Device(), map[string]*nn.Parameter{}
+	byName := map[string]*nn.Parameter{}
 	for _, p := range s.module.Parameters() {
 		if byName[p.Name()] != nil {
 			return fmt.Errorf("two parameters are named %q, so their states would have the same names", p.Name())
 		}
 		byName[p.Name()] = p
 	}
-	for i, g := range buckets {
-		dt := byName[g.Params[0].Name].DType() // with ReduceDType the gradients have another type
-		buf, err := s.pg.Alloc(g.Flat.Len() * dt.Size())
-		if err != nil {
-			return fmt.Errorf("parameters of %s: %w", g.Name, err)
-		}
-		b := &bucket{shards: s, name: g.Name, flat: device.NewTensor(buf, dt, g.Flat.Len()), grads: g.Flat}
-		b.shard = s.shard(b.flat, s.rank)
-		if hasCopies {
-			if buf, err = s.pg.Alloc(b.shard.Bytes()); err != nil {
-				return fmt.Errorf("a copy of a shard of %s: %w", g.Name, err)
-			}
-			b.copy = device.NewTensor(buf, dt, b.shard.Len())
-		}
+	for i, g := range all {
+		b := &bucket{shards: s, index: i, name: g.Name, grads: g.Flat}
 		for k, p := range g.Params {
-			at := int(g.Grads[k].Buf.Addr()-g.Flat.Buf.Addr()) / g.Flat.DType.Size()
-			n := g.Grads[k].Len()
-			whole := byName[p.Name]
-			if whole.DType() != dt {
-				return fmt.Errorf("parameters %v and %v share a bucket but are of different types, want one type per bucket", byName[g.Params[0].Name], whole)
-			}
-			if err := whole.Var().MoveTo(b.flat.Range(at, at+n)); err != nil {
-				return fmt.Errorf("moving %s: %w", p.Name, err)
-			}
-			gradsink.SetSource(whole.Var(), b)
-			part := newPart(dev, whole, i, at, b.shard, s.rank)
-			gradsink.SetSource(part.local.Var(), b)
-			s.parts = append(s.parts, part)
-			if hasCopies {
-				s.copied = append(s.copied, newPart(dev, whole, i, at, b.copy, s.before()))
+			b.params = append(b.params, byName[p.Name])
+			b.at = append(b.at, int(g.Grads[k].Buf.Addr()-g.Flat.Buf.Addr())/g.Flat.DType.Size())
+		}
+		dt := b.params[0].DType() // with ReduceDType the gradients have another type
+		for _, p := range b.params {
+			if p.DType() != dt {
+				return fmt.Errorf("parameters %v and %v share a bucket but are of different types, want one type per bucket", b.params[0], p)
 			}
 		}
+		b.flat = device.Tensor{DType: dt, Shape: device.Shape{g.Flat.Len()}} // without memory yet
 		s.buckets = append(s.buckets, b)
+	}
+	err := s.allocate()
+	if s.inSlots() {
+		if err = comm.Agree(s.pg.Context(), s.pg, err); err == nil {
+			err = s.openFlow()
+		}
+	}
+	if err != nil {
+		return err
+	}
+	for _, b := range s.buckets {
+		if err := s.move(b); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
+// allocate allocates the memory of all buckets.
+func (s *shards) allocate() error {
+	alloc := func(to *device.Tensor, dt device.DType, n int, what, of string) error {
+		buf, err := s.pg.Alloc(n * dt.Size())
+		if err != nil {
+			return fmt.Errorf("%s of %s: %w", what, of, err)
+		}
+		*to = device.NewTensor(buf, dt, n)
+		return nil
+	}
+	if s.inSlots() {
+		if err := s.allocateSlots(); err != nil {
+			return err
+		}
+	}
+	for _, b := range s.buckets {
+		dt, n := b.flat.DType, b.flat.Len()
+		var err error
+		if b.slot != nil {
+			b.flat = device.NewTensor(b.slot.mem.Slice(0, n*dt.Size()), dt, n)
+			err = alloc(&b.shard, dt, n/s.size, "a shard", b.name)
+		} else if err = alloc(&b.flat, dt, n, "parameters", b.name); err == nil {
+			b.shard = s.shard(b.flat, s.rank)
+		}
+		if err == nil && s.stage > 1 {
+			err = alloc(&b.sum, b.grads.DType, n/s.size, "a shard of gradients", b.name)
+		}
+		if err == nil && s.makesCopies() {
+			err = alloc(&b.copy, dt, n/s.size, "a copy of a shard", b.name)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// makesCopies reports whether this rank keeps copies of the shards of the rank before it.
+func (s *shards) makesCopies() bool { return s.copies && s.size > 1 && s.pg.Survives() }
+
+// move moves the parameters of b into the bucket, and makes this rank's parts of them.
+func (s *shards) move(b *bucket) error {
+	dev := s.pg.Device()
+	for k, p := range b.params {
+		gradsink.SetSource(p.Var(), nil) // that of the ranks before
+		if err := p.Var().MoveTo(b.flat.Range(b.at[k], b.at[k]+p.Shape().Len())); err != nil {
+			return fmt.Errorf("moving %s: %w", p.Name(), err)
+		}
+		gradsink.SetSource(p.Var(), b)
+		part := newPart(dev, p, b, b.at[k], b.shard, s.rank)
+		if !s.inSlots() {
+			gradsink.SetSource(part.local.Var(), b) // a gather writes the whole bucket
+		}
+		s.parts = append(s.parts, part)
+		if s.makesCopies() {
+			s.copied = append(s.copied, newPart(dev, p, b, b.at[k], b.copy, s.before()))
+		}
+	}
+	if !s.inSlots() {
+		return nil
+	}
+	if !s.isRegrouping && !s.skipSync {
+		if err := s.pg.With(&comm.CallOptions{Name: "initial " + b.name}).Broadcast(b.flat, 0).Wait(s.pg.Context()); err != nil {
+			return err
+		}
+	}
+	return dev.Copy(dev.Compute(), b.shard.Buf, s.shard(b.flat, s.rank).Buf)
+}
+
 // newPart returns the part of a parameter that begins at element `at` of a bucket. mem is the shard of the given rank.
-func newPart(dev device.Device, whole *nn.Parameter, bucket, at int, mem device.Tensor, rank int) *part {
-	n, first := whole.Var().Tensor().Len(), rank*mem.Len()
+func newPart(dev device.Device, whole *nn.Parameter, b *bucket, at int, mem device.Tensor, rank int) *part {
+	n, first := whole.Shape().Len(), rank*mem.Len()
 	lo := min(max(first-at, 0), n)
 	hi := max(min(first+mem.Len()-at, n), lo)
 	start := min(max(at+lo-first, 0), mem.Len()) // of an empty part too it is within the shard
 	v := autograd.FromTensor(dev, mem.Range(start, start+hi-lo))
-	return &part{Parameter: whole, local: nn.NewPart(whole, v), lo: lo, hi: hi, bucket: bucket}
+	return &part{Parameter: whole, local: nn.NewPart(whole, v), lo: lo, hi: hi, start: start, bucket: b}
 }
 
 // divideMasters copies to each part its elements of the whole parameter's master, and frees the whole masters.
@@ -174,6 +286,10 @@ func (s *shards) BeginBackward(func(*autograd.Variable) bool) {
 		s.capture(r)
 	}
 	s.prepared = nil
+	if s.stage > 1 {
+		s.beginSums()
+		return
+	}
 	if !s.hasReduced {
 		return
 	}
@@ -183,6 +299,28 @@ func (s *shards) BeginBackward(func(*autograd.Variable) bool) {
 		}
 	}
 	s.hasReduced = false
+}
+
+// beginSums prepares a pass that writes new gradients and adds their averages to those of earlier passes, if there are
+// any.
+func (s *shards) beginSums() {
+	s.isObserved = true
+	has := make([]bool, len(s.parts))
+	for _, b := range s.buckets {
+		b.adds = false
+	}
+	for i, p := range s.parts {
+		has[i] = p.Grad() != nil
+		b := p.bucket
+		b.adds = b.adds || has[i]
+		gradsink.Of(p.Var()).State.Zero()
+	}
+	for i, p := range s.parts {
+		if b := p.bucket; b.adds && !has[i] {
+			// An error of the device is returned by the pass as well.
+			s.pg.Device().Kernels().Fill(s.pg.Device().Compute(), b.sum.Range(p.start, p.start+p.hi-p.lo), 0)
+		}
+	}
 }
 
 // Stateless returns true: each pass reduces its gradients in the same way.
@@ -210,11 +348,22 @@ func (s *shards) capture(r *capture.Step) {
 	before := s.hasReduced
 	r.Require(func() bool { return s.hasReduced == before })
 	capture.Replay(r, &s.hasReduced)
-	r.Before(s.useAll)
+	if s.inSlots() {
+		s.captureFlow(r)
+	}
+	r.Before(s.awaitAll)
 }
 
-// EndBackward does nothing.
-func (s *shards) EndBackward(err error) error { return nil }
+// EndBackward ends the gathers of the pass.
+func (s *shards) EndBackward(err error) error {
+	if s.inSlots() {
+		s.endPass(err)
+	}
+	return nil
+}
+
+// ReducesAlways reports whether each pass reduces, also within NoSync, because no rank has memory for all gradients.
+func (s *shards) ReducesAlways() bool { return s.stage > 1 }
 
 // gradient is the gradient of a part: a view of the parameter's gradient, which package ddp owns.
 type gradient part
@@ -223,6 +372,9 @@ func (g *gradient) Grad() device.Tensor {
 	whole := g.Parameter.Grad()
 	if whole == nil {
 		return device.Tensor{}
+	}
+	if sum := g.bucket.sum; !sum.IsZero() {
+		return sum.Range(g.start, g.start+g.hi-g.lo)
 	}
 	return whole.Tensor().Flat().Range(g.lo, g.hi)
 }

@@ -3,7 +3,9 @@ package zero
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp"
@@ -38,6 +40,13 @@ type Model struct {
 // Options are the options of [New]. The zero value is the default. They are the same on every rank.
 type Options struct {
 	ddp.Options // Hook must be nil
+	// Stage says what the ranks divide; 0 means 1. Stage 1 divides the optimizer's state, stage 2 the gradients too, and
+	// stage 3 the parameters too: see the package documentation. In stages 2 and 3 BucketCapMB is 64 unless a size of
+	// buckets is set, and FindUnusedParameters, CheckReplicas and CopyShards cannot be used.
+	Stage int
+	// Slots is the number of buckets of gradients that are whole at the same time in stages 2 and 3, and of parameters in
+	// stage 3; 0 means 3. Buckets of more than twice the largest size are not counted, and have memory of their own.
+	Slots int
 	// CopyShards makes each rank also keep a copy of the optimizer's state for the shards of the rank before it, so
 	// that the loss of one rank loses no state: see the package documentation. It doubles the memory of the state, and
 	// the time of updates. It has no effect unless the job survives the loss of ranks.
@@ -65,10 +74,18 @@ func wrap[O Local](ctx context.Context, module nn.Model, pg *comm.ProcessGroup, 
 	if with.Hook != nil {
 		err = fmt.Errorf("Options.Hook is %T, but zero reduces gradients to shards with its own hook", with.Hook)
 	}
-	if err := comm.Agree(ctx, pg, err); err != nil {
+	with.Stage, with.Slots = cmp.Or(with.Stage, 1), cmp.Or(with.Slots, 3)
+	if err := comm.Agree(ctx, pg, errors.Join(err, with.check())); err != nil {
 		return nil, nil, err
 	}
-	s := &shards{pg: pg, module: module, copies: with.CopyShards}
+	if with.Stage > 1 && with.BucketCapMB == 0 && with.FirstBucketCapMB == 0 && with.BucketCapsMB == nil {
+		with.BucketCapMB = 64
+	}
+	largest := 2 << 20 * max(with.BucketCapMB, with.FirstBucketCapMB, slices.Max(append(with.BucketCapsMB, 0)))
+	s := &shards{
+		pg: pg, module: module, stage: with.Stage, slots: with.Slots, largest: int(largest),
+		copies: with.CopyShards, skipSync: with.SkipInitSync,
+	}
 	with.Hook = s
 	model, err := ddp.New(module, pg, &with.Options)
 	if err != nil {
@@ -79,11 +96,30 @@ func wrap[O Local](ctx context.Context, module nn.Model, pg *comm.ProcessGroup, 
 	if err := comm.Agree(ctx, pg, err); err != nil {
 		return nil, nil, err
 	}
-	lists := []buckets.List{buckets.Listed("optimizer state", names(o.state)), {What: "option", Items: []string{fmt.Sprint("CopyShards ", s.copies)}}}
+	lists := []buckets.List{buckets.Listed("optimizer state", names(o.state)), {What: "option", Items: []string{fmt.Sprint("CopyShards ", s.copies), fmt.Sprint("Stage ", s.stage), fmt.Sprint("Slots ", s.slots)}}}
 	if err := buckets.Verify(ctx, pg, lists...); err != nil {
 		return nil, nil, err
 	}
 	return &Model{model, s, o.Step}, o, nil
+}
+
+// check returns an error if an option cannot be used.
+func (o Options) check() error {
+	switch {
+	case o.Stage < 1 || o.Stage > 3:
+		return fmt.Errorf("Options.Stage is %d, want 1, 2 or 3", o.Stage)
+	case o.Slots < 2:
+		return fmt.Errorf("Options.Slots is %d, want 2 or more, or 0 for 3", o.Slots)
+	case o.Stage == 1:
+		return nil
+	case o.FindUnusedParameters && !o.StaticGraph:
+		return fmt.Errorf("FindUnusedParameters is set in stage %d, in which all ranks use the same parameters: want StaticGraph", o.Stage)
+	case o.CheckReplicas != 0:
+		return fmt.Errorf("CheckReplicas is %d in stage %d, in which no rank has a replica, want 0", o.CheckReplicas, o.Stage)
+	case o.CopyShards:
+		return fmt.Errorf("CopyShards is set in stage %d, want stage 1", o.Stage)
+	}
+	return nil
 }
 
 // AccumulationError is the panic value of a backward pass that would add to a gradient that the

@@ -41,13 +41,15 @@ type Sink interface {
 // among the ranks. A Source belongs to memory, so all handles to it and all views of it have the same Source. Both
 // methods are called on the goroutine that uses the device.
 type Source interface {
-	// Use makes the compute stream wait until the memory holds the values. An operation calls it before it reads the
-	// memory: in its forward pass and, if it saves the variable, in its backward pass. The error becomes that of the
-	// operation.
-	Use() error
-	// Read is Use for a read that is not an operation, such as a copy to the host. After an error the values are
-	// undefined, and the Source's owner reports the error elsewhere.
-	Read()
+	// Use makes the compute stream wait until the memory holds the values. It is called before an operation reads the
+	// memory: in its forward pass and, if it saves the variable, in its backward pass. The memory must keep the values
+	// until Use is called with another number op, which counts the operations in both passes. isTaped says that a
+	// backward pass may come through the operation. The error becomes that of the operation.
+	Use(op uint64, isTaped bool) error
+	// Read is called before a read or a write of the variable that is not an operation, such as a copy to the host. If
+	// the memory cannot hold the values then, Read panics. After an error the values are undefined, and the Source's
+	// owner reports the error elsewhere.
+	Read(variable string)
 }
 
 // Divided is a [Sink] that may divide the gradient among ranks, as package ddp/zero does: the gradient is then
@@ -109,6 +111,9 @@ var (
 	Set func(variable any, s Sink, state *State)
 	// SetSource makes s the Source of a variable's memory; nil: none.
 	SetSource func(variable any, s Source)
+	// Rebind makes t, of the variable's length, the memory of the variable, a leaf. Other handles and views keep the
+	// present memory, as does a captured step.
+	Rebind func(variable any, t device.Tensor)
 	// HoldWrites announces that a stream of dev other than Compute reads variables until an event. Later
 	// in-place writes to them run after that event: the methods BumpVersion and Free of one of them, and the
 	// steps of package optim's optimizers, call AwaitReaders first. Only the goroutine that uses dev may call

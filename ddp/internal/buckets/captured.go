@@ -68,8 +68,10 @@ func (r *Reducer) capturing() *captured {
 	return rec
 }
 
-// isSettled reports whether nothing of earlier passes is left to do for the next pass.
+// isSettled waits for the outcome of the last pass, and reports whether nothing of earlier passes is left to do for the
+// next pass.
 func (r *Reducer) isSettled() bool {
+	r.awaitOutcome()
 	return !r.Pending() && !r.isUnread && r.left == nil && r.order == nil && !r.isStale
 }
 

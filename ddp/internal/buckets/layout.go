@@ -13,12 +13,16 @@ type layout struct {
 	grads    []device.Tensor // by parameter: its gradient, a view of a bucket
 	words    device.Tensor   // the words of the status
 	separate bool            // the status has its own memory; otherwise it is in the last bucket
+	slots    []slot          // the memory that buckets share; nil if each bucket has its own
 }
 
 // bucket is the memory of a bucket, and the assignment that says which parameters it holds.
 type bucket struct {
 	assignment
 	name  string
+	size  int           // the size of flat in bytes
+	words int           // the number of words of the status in flat
+	slot  int           // the index of the slot that the bucket was in last; own if it has its own memory
 	flat  device.Tensor // the gradients; then, in the last bucket, the status if it has no separate memory; then padding
 	bytes int           // the size of the gradients in bytes, without padding
 
@@ -45,16 +49,37 @@ func (r *Reducer) sum(a assignment) (bytes int) {
 func (r *Reducer) lay(plan []assignment) (l layout, err error) {
 	l.grads = make([]device.Tensor, len(r.params))
 	l.separate = r.hook != nil || len(plan) > 1 && r.sum(plan[len(plan)-1]) >= largeBucket
+	shared, most := 0, 0 // the number of buckets in slots, and the size of the largest of them
+	n, slotted := r.slotCount()
 	for i, a := range plan {
-		words := 0
+		b := bucket{assignment: a, name: fmt.Sprintf("bucket %d", i), slot: own, bytes: r.sum(a)}
 		if i == len(plan)-1 && !l.separate {
-			words = r.status.len()
+			b.words = r.status.len()
 		}
-		b, err := r.layBucket(&l, fmt.Sprintf("bucket %d", i), a, words)
-		if err != nil {
-			return l, err
+		unit := r.pg.Size() * device.Align
+		b.size = (r.end(a) + b.words*r.dtype(a).Size() + unit - 1) / unit * unit
+		if slotted && b.bytes <= 2*a.cap {
+			b.slot = shared % n
+			shared, most = shared+1, max(most, b.size)
 		}
 		l.buckets = append(l.buckets, b)
+	}
+	for range min(n, shared) {
+		if err := r.addSlot(&l, most); err != nil {
+			return l, err
+		}
+	}
+	for i := range l.buckets {
+		b := &l.buckets[i]
+		if b.slot != own {
+			r.lie(&l, i, l.slots[b.slot].buf)
+			continue
+		}
+		buf, err := r.pg.Alloc(b.size)
+		if err != nil {
+			return l, fmt.Errorf("reducer: allocating %s of %d parameters: %w", b.name, len(b.params), err)
+		}
+		r.lie(&l, i, buf)
 	}
 	if l.separate {
 		n := r.status.len()
@@ -67,32 +92,32 @@ func (r *Reducer) lay(plan []assignment) (l layout, err error) {
 	return l, nil
 }
 
-// layBucket allocates one bucket and sets the views of its gradients in l. The parameter words is the
-// number of words of the status if the bucket also holds the status; layBucket then sets the view of the
-// status in l. Otherwise words is 0.
-func (r *Reducer) layBucket(l *layout, name string, a assignment, words int) (bucket, error) {
-	b := bucket{assignment: a, name: name}
-	dt := r.params[a.params[0]].DType
-	offsets, end := make([]int, len(a.params)), 0
-	for k, p := range a.params {
-		offsets[k] = end
-		b.bytes += sizeOf(r.params[p])
+// dtype returns the type of the gradients of the planned bucket a.
+func (r *Reducer) dtype(a assignment) device.DType { return r.params[a.params[0]].DType }
+
+// end returns the size in bytes of the gradients of the planned bucket a, each of which starts at a multiple of
+// device.Align.
+func (r *Reducer) end(a assignment) (end int) {
+	for _, p := range a.params {
 		end += device.AlignUp(sizeOf(r.params[p]))
 	}
-	unit := r.pg.Size() * device.Align
-	size := (end + words*dt.Size() + unit - 1) / unit * unit
-	buf, err := r.pg.Alloc(size)
-	if err != nil {
-		return b, fmt.Errorf("reducer: allocating %s of %d parameters: %w", b.name, len(a.params), err)
+	return end
+}
+
+// lie sets the views of bucket i, and in l those of its gradients and of the status, if the bucket holds it, to views of
+// buf.
+func (r *Reducer) lie(l *layout, i int, buf device.Buffer) {
+	b := &l.buckets[i]
+	dt, end := r.dtype(b.assignment), 0
+	b.flat = device.NewTensor(buf.Slice(0, b.size), dt, b.size/dt.Size())
+	b.hookParams, b.hookGrads = nil, nil
+	for _, p := range b.params {
+		l.grads[p] = device.NewTensor(buf.Slice(end, sizeOf(r.params[p])), dt, r.params[p].Shape...)
+		end += device.AlignUp(sizeOf(r.params[p]))
 	}
-	b.flat = device.NewTensor(buf, dt, size/dt.Size())
-	if words > 0 {
-		l.words = device.NewTensor(buf.Slice(end, words*dt.Size()), dt, words)
+	if b.words > 0 {
+		l.words = device.NewTensor(buf.Slice(end, b.words*dt.Size()), dt, b.words)
 	}
-	for k, p := range a.params {
-		l.grads[p] = device.NewTensor(buf.Slice(offsets[k], sizeOf(r.params[p])), dt, r.params[p].Shape...)
-	}
-	return b, nil
 }
 
 // use makes l the layout in use.

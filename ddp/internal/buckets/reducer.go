@@ -242,6 +242,9 @@ func (r *Reducer) Begin(sync bool, reached func(i int) bool) {
 
 // begin starts a backward pass or a shadow pass. It sets e.reached from the function reached.
 func (r *Reducer) begin(e event, reached func(i int) bool) {
+	for k := range r.slots {
+		r.slots[k].owner = none
+	}
 	r.early, r.err, r.scale, r.change, r.isLeaving = r.unreadError(), nil, 1, reducer.GraphChange{Rank: r.pg.Rank()}, false
 	if e.shadow { // a shadow pass must add zeros to the sums, not the gradients of earlier passes
 		r.zeroAll()
@@ -330,6 +333,9 @@ func (r *Reducer) perform(actions []action, at device.Event) {
 // bucket, launch first starts the reduction of a separate status and calls Options.BeforeLast.
 func (r *Reducer) launch(i int, at device.Event) {
 	b, last := &r.buckets[i], i == len(r.buckets)-1
+	if r.zeroUnused(i) {
+		at = nil
+	}
 	if last && r.separate {
 		r.works = append(r.works, r.pg.With(&comm.CallOptions{Name: "status"}).AllReduce(r.status.words, comm.Sum))
 	}

@@ -38,6 +38,9 @@ func (r *Reducer) reach(reached func(i int) bool) []bool {
 // skipUnused prepares gradient i, which the pass does not write, so that this pass adds nothing to the
 // sum over the ranks. Values that earlier passes have accumulated in the gradient stay.
 func (r *Reducer) skipUnused(i int) error {
+	if r.buckets[r.core.home[i]].slot != own {
+		return nil // launch zeroes it: see zeroUnused
+	}
 	d := r.pg.Device()
 	g := r.grads[i]
 	if r.states[i].Content != gradsink.Written {

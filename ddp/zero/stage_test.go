@@ -1,0 +1,378 @@
+package zero
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/testkit"
+	"github.com/goddp/goddp/internal/testkit/commtest"
+	"github.com/goddp/goddp/internal/testkit/must"
+	"github.com/goddp/goddp/nn"
+)
+
+// deep are options with which a deep model has a bucket for each layer, of less than twice the largest size.
+var deep = ddp.Options{BucketCapMB: 0.0005}
+
+// chain is a deep model. Its first weight is used at the end too, and blocks in the middle are computed again.
+type chain struct {
+	nn.Container
+	first  *nn.Parameter
+	blocks []nn.Module
+}
+
+func newChain(o nn.LinearOptions, dropout float64) *chain {
+	c := &chain{}
+	layers := []nn.Module{}
+	for i := range 7 {
+		layers = append(layers, nn.Sequential(nn.Linear(width, width, &o), nn.Tanh(), nn.Dropout(dropout)))
+		if i == 3 {
+			layers[i] = nn.Checkpoint(layers[i])
+		}
+	}
+	first := nn.Linear(width, width, &o)
+	c.first = first.Parameters()[0]
+	c.blocks = append([]nn.Module{nn.Add(&c.Container, "first", nn.Module(first))}, layers...)
+	for i, l := range layers {
+		nn.Add(&c.Container, fmt.Sprint("block", i), l)
+	}
+	return c
+}
+
+func (c *chain) Forward(x *autograd.Variable) *autograd.Variable {
+	for _, b := range c.blocks {
+		x = b.Forward(x)
+	}
+	w := autograd.Slice(c.first.Var(), 0, 0, width, 1)
+	if w.DType() != x.DType() {
+		w = autograd.Cast(w, x.DType())
+	}
+	return autograd.MatMul(x, w)
+}
+
+// staged wraps a module in a stage.
+func staged(net nn.Module, pg *comm.ProcessGroup, make maker, opts ddp.Options, stage int) (w wrapped, err error) {
+	model, opt, err := New(net, pg, make, &Options{Options: opts, Stage: stage})
+	if err != nil {
+		return w, err
+	}
+	return wrapped{model, opt, opt, opt.Local()}, nil
+}
+
+// wholeBits returns the bytes of all parameters, in any stage.
+func (w wrapped) wholeBits(net nn.Module) (all []byte, err error) {
+	err = w.model.(*Model).Whole(func() error { all = allBits(net); return nil })
+	return all, err
+}
+
+// Training in stages 2 and 3 has bit-identical losses, parameters and state to training in stage 1.
+func TestStagesTrainAlike(t *testing.T) {
+	steps := 4
+	if testkit.IsLong() {
+		steps = 30
+	}
+	bf := nn.LinearOptions{DType: device.BFloat16, Compute: device.Float32}
+	half, wide := deep, deep
+	half.BucketCapMB /= 4 // of a quarter of the bytes
+	wide.BucketCapMB, wide.ReduceDType = wide.BucketCapMB/2, device.Float32
+	for _, c := range []struct {
+		name    string
+		make    maker
+		o       nn.LinearOptions
+		in      device.DType
+		opts    ddp.Options
+		dropout float64
+		clip    bool
+	}{
+		{"SGD", sgd, double, device.Float64, deep, 0, false},
+		{"AdamW with dropout", adamW, double, device.Float64, deep, 0.1, false},
+		{"groups by name, clipped", grouped, double, device.Float64, deep, 0, true},
+		{"AdamW, 16 bits", adamW, bf, device.Float32, half, 0, false},
+		{"AdamW, 16 bits reduced in 32", adamW, bf, device.Float32, wide, 0, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			onBoth(t, func(pg *comm.ProcessGroup) error {
+				var want []float64
+				var parameters []byte
+				var state wrapped
+				for _, stage := range []int{1, 2, 3} {
+					autograd.Generator(pg.Device()).Seed(1)
+					net := newChain(c.o, c.dropout)
+					w, err := staged(net, pg, c.make, c.opts, stage)
+					if err != nil {
+						return err
+					}
+					if n, slots := len(w.zero.shards.buckets), len(w.zero.shards.flow.slots); n != 8 || stage == 3 && slots != 3 {
+						return fmt.Errorf("stage %d: %d buckets in %d slots, want 8 in 3", stage, n, slots)
+					}
+					var losses []float64
+					for step := range steps {
+						l := w.loss(pg, c.in, step)
+						if err := l.Backward(nil); err != nil {
+							return fmt.Errorf("stage %d, step %d: %w", stage, step, err)
+						}
+						if c.clip {
+							if _, err := w.zero.ClipGradNorm(0.1, nil); err != nil {
+								return err
+							}
+						}
+						if err := w.opt.Step(); err != nil {
+							return fmt.Errorf("stage %d, step %d: %w", stage, step, err)
+						}
+						w.opt.ZeroGrad()
+						losses = append(losses, l.Item())
+					}
+					got := must.New(w.wholeBits(net))
+					if stage == 1 {
+						want, parameters, state = losses, got, w
+						continue
+					}
+					if !slices.Equal(losses, want) {
+						return fmt.Errorf("stage %d: losses %v, want %v", stage, losses, want)
+					}
+					if !bytes.Equal(got, parameters) {
+						return fmt.Errorf("stage %d: the parameters differ from those of stage 1", stage)
+					}
+					if err := sameState(pg, w, state); err != nil {
+						return fmt.Errorf("stage %d: %w", stage, err)
+					}
+				}
+				return nil
+			}, 1, 2, 4)
+		})
+	}
+}
+
+// In stage 3 an evaluation gathers what it uses, also between steps. Outside of operations parameters can be used in
+// Whole alone, which keeps what is written there. Regroup keeps parameters and state.
+func TestParametersInSlots(t *testing.T) {
+	onBoth(t, func(pg *comm.ProcessGroup) error {
+		x := samples(pg, device.Float64, 100)
+		var want []byte
+		for _, stage := range []int{1, 3} {
+			net := newChain(double, 0)
+			w := must.New(staged(net, pg, adamW, deep, stage))
+			var got []byte
+			evaluate := func() {
+				autograd.NoGrad(pg.Device(), func() { got = append(got, bits(w.model.Forward(x))...) })
+			}
+			evaluate()
+			for step := range 6 {
+				if _, err := w.train(pg, device.Float64, step, step+1); err != nil {
+					return err
+				}
+				evaluate()
+				if step == 2 {
+					if hasState, err := w.zero.Regroup(pg.Context(), comm.Membership{Steps: 3}); !hasState || err != nil {
+						return fmt.Errorf("has the state: %v, %w", hasState, err)
+					}
+				}
+			}
+			err := w.model.(*Model).Whole(func() error {
+				if pg.Rank() == 0 {
+					evaluate() // on one rank
+				}
+				v := net.first.Var()
+				v.BumpVersion()
+				return pg.Device().Kernels().Fill(pg.Device().Compute(), v.Tensor(), 0.5)
+			})
+			if err != nil {
+				return err
+			}
+			evaluate()
+			if want == nil {
+				want = got
+			} else if !bytes.Equal(got, want) {
+				return errors.New("evaluations differ from those of stage 1")
+			}
+			var e *NotWholeError
+			if err := panicking(func() { net.first.Var().Tensor() }); stage == 3 && (!errors.As(err, &e) || e.Param != "first.weight") {
+				return fmt.Errorf("Tensor panics with %v", err)
+			}
+			err = autograd.Add(net.blocks[1].Parameters()[0].Var(), net.blocks[4].Parameters()[0].Var()).Err()
+			if (err != nil) != (stage == 3) || err != nil && !strings.Contains(err.Error(), `uses the parameters of the buckets of "block0.0.bias" and "block3.0.bias"`) {
+				return fmt.Errorf("stage %d: an operation on two buckets of a slot: %v", stage, err)
+			}
+		}
+		return nil
+	}, 2, 4)
+}
+
+// fallible is an identity that fails on request, in the forward or the backward pass.
+type fallible struct{ forward, backward func() bool }
+
+func (*fallible) Name() string                         { return "fallible" }
+func (*fallible) Shape(in []device.Shape) device.Shape { return in[0] }
+func (f *fallible) Forward(c *autograd.Call) error {
+	if f.forward() {
+		return errInjected
+	}
+	return c.Kernels.Copy(c.Stream, c.Out, c.In[0])
+}
+func (f *fallible) Backward(c *autograd.Call, i int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
+	if f.backward() {
+		return errInjected
+	}
+	return c.Kernels.Axpby(c.Stream, dst, acc, g)
+}
+
+// faulty is a chain that goes wrong in one of several ways.
+type faulty struct {
+	*chain
+	fault string // of the present step on this rank; "": none
+}
+
+func (f *faulty) Forward(x *autograd.Variable) *autograd.Variable {
+	is := func(fault string) func() bool { return func() bool { return f.fault == fault } }
+	for i, b := range f.blocks {
+		if i == 3 {
+			x = autograd.Apply(&fallible{is("forward"), is("backward")}, x)
+		}
+		if i == 5 && f.fault == "missing" {
+			continue
+		}
+		x = b.Forward(x)
+	}
+	if f.fault == "not finite" {
+		x = autograd.MulScalar(x, math.Inf(1))
+	}
+	return x
+}
+
+// If a pass fails on one rank of stage 2 or 3, all ranks skip the step with one error, and train on, to the parameters
+// of stage 1.
+func TestPassesOfStagesThatFail(t *testing.T) {
+	faults := []string{"", "missing", "", "forward", "backward", "not finite", "missing", ""}
+	onBoth(t, func(pg *comm.ProcessGroup) error {
+		var want []byte
+		for _, stage := range []int{1, 2, 3} {
+			autograd.Generator(pg.Device()).Seed(1)
+			net := &faulty{chain: newChain(double, 0)}
+			opts := deep
+			opts.CheckNonFinite = true
+			w, err := staged(net, pg, adamW, opts, stage)
+			if err != nil {
+				return err
+			}
+			committed := 0
+			for step, fault := range faults {
+				if pg.Rank() == 1 {
+					net.fault = fault
+				}
+				err := w.loss(pg, device.Float64, step).Backward(nil)
+				if err == nil {
+					err = w.opt.Step()
+				}
+				w.opt.ZeroGrad()
+				var got string
+				switch {
+				case err == nil:
+					committed++
+				case errors.As(err, new(*reducer.MissingGradientError)) && strings.Contains(err.Error(), "injected"):
+					got = "forward backward"
+				case errors.As(err, new(*reducer.MissingGradientError)):
+					got = "missing"
+				case errors.As(err, new(*reducer.NonFiniteError)):
+					got = "not finite"
+				default:
+					got = err.Error()
+				}
+				if !strings.Contains(got, fault) || fault == "" && got != "" {
+					return fmt.Errorf("stage %d, step %d, with the fault %q: %v", stage, step, fault, err)
+				}
+			}
+			if n, whole := w.opt.Committed(); n != committed || n != 3 || !whole {
+				return fmt.Errorf("stage %d: %d steps committed, consistent: %v; want 3", stage, n, whole)
+			}
+			got := must.New(w.wholeBits(net))
+			if stage > 1 && !bytes.Equal(got, want) {
+				return fmt.Errorf("stage %d: the parameters differ from those of stage 1", stage)
+			}
+			want = got
+		}
+		return nil
+	}, 2, 4)
+}
+
+// failing is a backend of one rank that fails to start the call that brings after to zero, once it is armed.
+type failing struct {
+	backend.Backend
+	isArmed *bool
+	after   *atomic.Int64
+}
+
+func (f failing) Start(c *backend.Call) (backend.Task, error) {
+	if *f.isArmed && f.after.Add(-1) == 0 {
+		return nil, errInjected
+	}
+	*f.isArmed = *f.isArmed || c.Name == "arm"
+	return f.Backend.Start(c)
+}
+
+// If any collective of a step of stage 3 fails on one rank, the steps of all ranks end with the cause.
+func TestCollectivesOfAStepThatFail(t *testing.T) {
+	const steps = 2 // before the one with the failure
+	for nth, made := int64(1), false; !made; nth++ {
+		var after atomic.Int64
+		after.Store(nth)
+		var armed sync.WaitGroup
+		armed.Add(2)
+		o := commtest.WrapBackend(quiet(), func(b backend.Backend) backend.Backend { return failing{b, new(bool), &after} })
+		commtest.OnGoroutines(t, 2, o, func(pg *comm.ProcessGroup) error {
+			w := must.New(staged(newChain(double, 0), pg, adamW, deep, 3))
+			step := func(step int) error {
+				if err := w.loss(pg, device.Float64, step).Backward(nil); err != nil {
+					return err
+				}
+				if _, err := w.zero.ClipGradNorm(1, nil); err != nil {
+					return err
+				}
+				err := w.opt.Step()
+				w.opt.ZeroGrad()
+				return err
+			}
+			for n := range steps {
+				if err := step(n); err != nil {
+					return err
+				}
+			}
+			name := ""
+			if pg.Rank() == 1 {
+				name = "arm"
+			}
+			for _, group := range []*comm.ProcessGroup{pg, w.zero.shards.flow.group} {
+				if err := group.With(&comm.CallOptions{Name: name}).Barrier().Sync(t.Context()); err != nil {
+					return err
+				}
+			}
+			armed.Done()
+			armed.Wait()
+			err := step(steps)
+			switch isLast := after.Load() > 0; {
+			case isLast && err == nil:
+				made = pg.Rank() == 1 || made
+			case isLast || err == nil || !strings.Contains(err.Error(), errInjected.Error()):
+				return fmt.Errorf("failure of call %d: got %v", nth, err)
+			}
+			return nil
+		})
+		if t.Failed() || nth > 100 {
+			t.Fatalf("call %d", nth)
+		}
+		if made && nth < 20 {
+			t.Errorf("only %d calls in a step", nth-1)
+		}
+	}
+}
