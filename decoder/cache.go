@@ -18,6 +18,7 @@ import (
 type Cache struct {
 	model  *Model
 	layers []*autograd.KVCache
+	most   int                // the number of positions
 	zeros  *autograd.Variable // [rows]
 	err    error
 }
@@ -28,7 +29,7 @@ func (m *Model) NewCache(rows, positions int) (*Cache, error) {
 	if rows < 1 || positions < 1 || positions > m.MaxPositions() {
 		return nil, fmt.Errorf("decoder: a cache of %d rows and %d positions: want at least 1 of each, and at most the model's %d positions", rows, positions, m.MaxPositions())
 	}
-	c := &Cache{model: m}
+	c := &Cache{model: m, most: positions}
 	for _, b := range m.blocks {
 		heads, size := b.keys()
 		w := m.tokens.Weight.Var()
@@ -56,7 +57,7 @@ func (c *Cache) Start(ids *autograd.Variable) *autograd.Variable {
 // that of [Model.Hidden]. On a GPU a step that calls Continue can be captured.
 func (c *Cache) Continue(ids, positions *autograd.Variable) *autograd.Variable {
 	at := autograd.Flatten(positions, 0)
-	return c.model.Hidden(ids, &ForwardOptions{Positions: positions, Attend: func(layer int, q, k, v *autograd.Variable, opts *autograd.AttentionOptions) *autograd.Variable {
+	return c.model.Hidden(ids, &ForwardOptions{Positions: positions, most: c.most, Attend: func(layer int, q, k, v *autograd.Variable, opts *autograd.AttentionOptions) *autograd.Variable {
 		return c.layers[layer].Append(q, k, v, at, opts)
 	}})
 }

@@ -68,6 +68,7 @@ type ForwardOptions struct {
 	// Positions are the positions of the tokens, int64 [b t], below the model's maximum. nil means 0, 1, 2 and so on
 	// in each row.
 	Positions *autograd.Variable
+	most      int // all Positions are below; 0 means the model's maximum
 	// Starts are the starts of the documents of each row, int64 [b t]: see [autograd.AttentionOptions]. Positions then
 	// usually begin with each document. nil means one document in each row.
 	Starts *autograd.Variable
@@ -134,7 +135,7 @@ func (m *Model) Hidden(ids *autograd.Variable, opts *ForwardOptions) *autograd.V
 	var h *autograd.Variable // the second term of a block's input, nil for none
 	switch rows := ids.Shape()[1]; {
 	case m.rope != nil:
-		p.cos, p.sin = m.rope.angles(x.Device(), x.DType(), rows, p.Positions)
+		p.cos, p.sin = m.rope.angles(x.Device(), x.DType(), rows, &p.ForwardOptions)
 	case p.Positions != nil:
 		h = m.positions.Forward(p.Positions)
 	default:

@@ -127,17 +127,17 @@ func (r *rope) newTable(dev device.Device, rows int) table {
 	return table{rows, autograd.FromSlice(dev, cos, rows, len(r.frequencies)), autograd.FromSlice(dev, sin, rows, len(r.frequencies))}
 }
 
-// angles returns the cosines and sines [rows pairs] for the first rows positions, or [b·t pairs] for positions [b t].
-func (r *rope) angles(dev device.Device, dt device.DType, rows int, positions *autograd.Variable) (cos, sin *autograd.Variable) {
-	if positions != nil {
-		rows = r.most
+// angles returns the cosines and sines [rows pairs] for the first rows positions, or [b·t pairs] for o.Positions [b t].
+func (r *rope) angles(dev device.Device, dt device.DType, rows int, o *ForwardOptions) (cos, sin *autograd.Variable) {
+	if o.Positions != nil {
+		rows = cmp.Or(o.most, r.most)
 	}
 	if r.table.rows < rows || r.table.cos.Device() != dev {
 		r.table = r.newTable(dev, max(rows, min(2*r.table.rows, r.most))) // so that a text that grows takes few tables
 	}
 	cos, sin = r.table.cos, r.table.sin
-	if positions != nil {
-		at := autograd.Flatten(positions, 0)
+	if o.Positions != nil {
+		at := autograd.Flatten(o.Positions, 0)
 		cos, sin = autograd.Embedding(cos, at, -1), autograd.Embedding(sin, at, -1)
 	}
 	if dt == device.Float64 {
