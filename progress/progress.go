@@ -24,6 +24,11 @@
 // file already has lines, New appends a line with time 0, the step at which the run resumes, and no values. `goddp
 // plot` plots the file.
 //
+// # TensorBoard
+//
+// If File is "tb:DIR", the Meter writes the same numbers as scalars into an event file in the folder DIR, for
+// TensorBoard. A run that resumes writes another file into the folder, and TensorBoard shows one curve.
+//
 // # The page of golaunch
 //
 // Under golaunch --page, each rank reports to the page what it logs, and how long its steps take. Call [Meter.Lap] after
@@ -72,7 +77,7 @@ type Options struct {
 	Every int
 	// Out receives the lines; default os.Stderr.
 	Out io.Writer
-	// File, if not empty, is the file to append to: see the package comment.
+	// File, if not empty, is the file to append to, or "tb:" and a folder: see the package comment.
 	File string
 	// Waited, if not nil, returns the total time for which the host has waited for reductions, as ddp.Model.Waited does. The
 	// page then shows this time apart from that of the part in which the host waits.
@@ -103,10 +108,11 @@ func Process() []Value {
 // A Meter reports on one run. Only one goroutine may use it.
 type Meter struct {
 	opts    Options
-	writes  bool // whether this is rank 0
-	inPlace bool // whether Out is a terminal
-	file    *os.File
-	err     error // the first error of writing the file
+	writes  bool       // whether this is rank 0
+	inPlace bool       // whether Out is a terminal
+	file    *os.File   // of JSON lines; nil: none
+	events  *eventFile // for TensorBoard; nil: none
+	err     error      // the first error of writing them
 
 	start   time.Time
 	steps   int // completed steps
@@ -146,7 +152,11 @@ func New(rank int, opts *Options) (*Meter, error) {
 		info, err := f.Stat()
 		m.inPlace = err == nil && info.Mode()&os.ModeCharDevice != 0
 	}
-	if o.File != "" {
+	if dir, isFolder := strings.CutPrefix(o.File, TensorBoardPrefix); isFolder {
+		if m.events, err = newEventFile(dir, o.First, m.start); err != nil {
+			return nil, fmt.Errorf("progress: %w", err)
+		}
+	} else if o.File != "" {
 		// A pipe without a reader is an error, instead of blocking the training.
 		f, err := os.OpenFile(o.File, os.O_WRONLY|os.O_CREATE|os.O_APPEND|syscall.O_NONBLOCK, 0o666)
 		if err != nil {
@@ -234,7 +244,7 @@ func (m *Meter) Log(values ...Value) {
 		line += fmt.Sprintf("  %v left", (each * time.Duration(left)).Round(time.Second))
 	}
 	m.show(line, false)
-	if m.file == nil && m.page == nil {
+	if !m.isKept() {
 		return
 	}
 	all := append(append([]Value{V("samples_per_second", rate)}, values...), m.held()...)
@@ -254,9 +264,12 @@ func (m *Meter) report(values []Value) {
 	m.page.Report(m.steps, all...)
 }
 
+// isKept reports whether the numbers of Log go elsewhere than to the terminal.
+func (m *Meter) isKept() bool { return m.file != nil || m.events != nil || m.page != nil }
+
 // held returns what the process holds, if somebody is to know it.
 func (m *Meter) held() []Value {
-	if m.file == nil && m.page == nil {
+	if !m.isKept() {
 		return nil
 	}
 	held := Process()
@@ -287,11 +300,14 @@ func (m *Meter) Close() error {
 		fmt.Fprintln(m.opts.Out)
 		m.width = 0
 	}
-	if m.file == nil {
-		return nil
+	err := m.err
+	if m.file != nil {
+		err = errors.Join(err, m.file.Close())
 	}
-	err := errors.Join(m.err, m.file.Close())
-	m.file = nil
+	if m.events != nil {
+		err = errors.Join(err, m.events.file.Close())
+	}
+	m.file, m.events, m.err = nil, nil, nil
 	if err != nil {
 		return fmt.Errorf("progress: %w", err)
 	}
@@ -335,6 +351,9 @@ func (m *Meter) show(line string, remaining bool) {
 // record appends a line to the file. After an error it writes nothing more, because a training run must not fail
 // because of its log.
 func (m *Meter) record(now time.Time, values []Value) {
+	if m.events != nil && m.err == nil {
+		m.err = m.events.scalars(now, m.steps, values)
+	}
 	if m.file == nil || m.err != nil {
 		return
 	}

@@ -78,7 +78,7 @@ type Config struct {
 	// values that Evaluate returns. If the job goes on without a rank that it loses meanwhile, all ranks call it again.
 	Evaluate      func(ctx context.Context) ([]progress.Value, error)
 	EvaluateEvery int
-	// Log is a file to which rank 0 appends JSON lines: see package progress.
+	// Log is a file to which rank 0 appends JSON lines, or "tb:" and a folder for TensorBoard: see package progress.
 	Log string
 	// LogEvery is the number of steps between two lines; 0 means 100. The first and the last step of the run
 	// have lines too. The loss of a line is the mean over the last batches of the ranks in the step.
