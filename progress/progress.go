@@ -48,8 +48,8 @@
 //
 // A report costs less than a microsecond, and waits for nothing: the page lacks what golaunch does not take in time.
 //
-// The lines of Log also have "samples_per_second" since the previous line, the numbers of [Process], and
-// "device_bytes" if Options.DeviceBytes is set. A heap that grows from line to line indicates a leak.
+// The lines of Log also have "samples_per_second" since the previous line, the same of what [Meter.Count] counts, the numbers of
+// [Process], "device_bytes" if Options.DeviceBytes is set, and "mfu" if Options.PeakFLOPS is. A heap that grows from line to line indicates a leak.
 package progress
 
 import (
@@ -61,6 +61,7 @@ import (
 	"math"
 	"os"
 	"runtime/metrics"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -82,6 +83,10 @@ type Options struct {
 	// Waited, if not nil, returns the total time for which the host has waited for reductions, as ddp.Model.Waited does. The
 	// page then shows this time apart from that of the part in which the host waits.
 	Waited func() time.Duration
+	// PeakFLOPS is the number of floating-point operations that the devices of all ranks can make in a second. If it is not
+	// 0, and the program counts its operations by Count("flops", n), the lines also have "mfu", the part of the peak that is
+	// used (model FLOPs utilization, https://arxiv.org/abs/2204.02311, appendix B).
+	PeakFLOPS float64
 	// DeviceBytes, if not nil, returns the device memory of the process.
 	DeviceBytes func() int64
 
@@ -117,8 +122,9 @@ type Meter struct {
 	start   time.Time
 	steps   int // completed steps
 	logged  time.Time
-	samples int // samples since logged
-	width   int // the width of the line on the terminal
+	samples int     // samples since logged
+	counts  []Value // what Count has counted since logged
+	width   int     // the width of the line on the terminal
 
 	page   *telemetry.Reporter // nil: nobody looks at the job
 	lap    time.Time           // the end of the last part
@@ -228,6 +234,31 @@ func (m *Meter) addPart(name string, took time.Duration) {
 	m.parts = append(m.parts, telemetry.Value{Name: name, Number: took.Seconds()})
 }
 
+// Count counts n more of something that all ranks have done, such as "tokens". The next line has its rate since the previous
+// one, as "tokens_per_second".
+func (m *Meter) Count(name string, n float64) {
+	for i := range m.counts {
+		if m.counts[i].Name == name {
+			m.counts[i].Number += n
+			return
+		}
+	}
+	m.counts = append(m.counts, V(name, n))
+}
+
+// rates returns the rates since the previous line.
+func (m *Meter) rates(now time.Time) []Value {
+	took := now.Sub(m.logged).Seconds()
+	all := []Value{V("samples_per_second", float64(m.samples)/took)}
+	for _, c := range m.counts {
+		all = append(all, V(c.Name+"_per_second", c.Number/took))
+		if c.Name == "flops" && m.opts.PeakFLOPS > 0 {
+			all = append(all, V("mfu", c.Number/took/m.opts.PeakFLOPS))
+		}
+	}
+	return all
+}
+
 // Log writes a line about the steps since the previous line.
 func (m *Meter) Log(values ...Value) {
 	if !m.writes {
@@ -235,10 +266,17 @@ func (m *Meter) Log(values ...Value) {
 		return
 	}
 	now := m.opts.now()
-	rate := float64(m.samples) / now.Sub(m.logged).Seconds()
-	m.logged, m.samples = now, 0
+	rates := m.rates(now)
+	m.forget(now)
 
-	line := m.position() + describe(values) + fmt.Sprintf("  %.0f samples/s", rate)
+	line := m.position() + describe(values)
+	for _, v := range rates {
+		if what, isRate := strings.CutSuffix(v.Name, "_per_second"); isRate {
+			line += fmt.Sprintf("  %s %s/s", brief(v.Number), what)
+		} else {
+			line += fmt.Sprintf("  %s %.3g", v.Name, v.Number)
+		}
+	}
 	if left := m.opts.Steps - m.steps; left > 0 && m.steps > m.opts.First {
 		each := now.Sub(m.start) / time.Duration(m.steps-m.opts.First)
 		line += fmt.Sprintf("  %v left", (each * time.Duration(left)).Round(time.Second))
@@ -247,7 +285,7 @@ func (m *Meter) Log(values ...Value) {
 	if !m.isKept() {
 		return
 	}
-	all := append(append([]Value{V("samples_per_second", rate)}, values...), m.held()...)
+	all := slices.Concat(rates, values, m.held())
 	m.record(now, all)
 	m.report(all)
 }
@@ -290,7 +328,15 @@ func (m *Meter) Note(values ...Value) {
 	m.record(now, values)
 	m.report(values)
 	m.page.Flush()
+	m.forget(now)
+}
+
+// forget begins to count for the next line.
+func (m *Meter) forget(now time.Time) {
 	m.logged, m.samples = now, 0
+	for i := range m.counts {
+		m.counts[i].Number = 0
+	}
 }
 
 // Close ends the line on the terminal and closes the file. It returns the first write error.
@@ -312,6 +358,14 @@ func (m *Meter) Close() error {
 		return fmt.Errorf("progress: %w", err)
 	}
 	return nil
+}
+
+// brief formats a rate for people.
+func brief(v float64) string {
+	if v >= 1e6 {
+		return fmt.Sprintf("%.3g", v)
+	}
+	return fmt.Sprintf("%.0f", v)
 }
 
 func (m *Meter) position() string {

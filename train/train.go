@@ -68,6 +68,11 @@ type Config struct {
 	Accumulate int
 	// ClipNorm is the largest norm of all gradients together. Larger gradients are scaled down.
 	ClipNorm float64
+	// FLOPs is the number of floating-point operations of a sample, forward and backward. 0 means 6 for each parameter and token
+	// (https://arxiv.org/abs/2001.08361), if the first field of the samples holds whole numbers, which are the tokens. Without
+	// tokens no operations are counted. PeakFLOPS is the number of operations that the device of a rank can make in a second.
+	// With it, the lines of the log also have "mfu", the part of the peak that is used.
+	FLOPs, PeakFLOPS float64
 	// RequireFinite makes Run fail on all ranks if the loss or the state to be saved is not finite, before a
 	// checkpoint is saved: see [checkpoint.Options]. Otherwise the first such loss and the first such state are logged.
 	// Run reads the mean of the loss over the ranks at each line of the log and at each checkpoint.
@@ -170,6 +175,9 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c *Config) (err error) {
 		}
 	}
 	r.Accumulate = max(r.Accumulate, 1)
+	for _, p := range c.Model.Parameters() {
+		r.parameters += float64(p.Var().Shape().Len())
+	}
 	r.before, _ = c.Optimizer.Committed()
 	if err := r.moveTo(data.Position{}); err != nil {
 		return err
@@ -208,7 +216,7 @@ func (r *run) attempt(ctx context.Context) (err error) {
 	}
 	r.meter, err = progress.New(r.pg.Rank(), &progress.Options{
 		Steps: r.total, First: r.step, Every: every, File: r.Log, DeviceBytes: func() int64 { return r.pg.Device().Memory().Held() },
-		Waited: r.Model.Waited,
+		Waited: r.Model.Waited, PeakFLOPS: r.PeakFLOPS * float64(r.pg.Size()),
 	})
 	if err == nil {
 		defer func() { err = errors.Join(err, r.meter.Close()) }()
@@ -339,6 +347,9 @@ type run struct {
 	traceAt   int               // the step that the trace starts with
 	isTracing bool
 	wasOn     bool // whether the program itself was recording when the trace started
+
+	parameters float64            // the number of the model's parameters
+	norm       *autograd.Variable // the norm of the step's gradients; nil if it is not known
 
 	gathered int     // the number of batches whose gradients are accumulated for the next step
 	weight   float64 // the factor of the loss of the batch
@@ -508,7 +519,9 @@ func (r *run) epoch(ctx context.Context) (isStopped bool, err error) {
 		}
 		r.meter.Lap(r.launched(telemetry.Optimizer))
 		r.step++
-		logs := r.meter.Step(b.After.Sample-r.position.Sample) || r.step == 1
+		samples := b.After.Sample - r.position.Sample
+		r.count(samples, b)
+		logs := r.meter.Step(samples) || r.step == 1
 		r.gathered, r.position = 0, b.After
 		stops := r.Model.Stopping()
 		if logs || r.saver != nil && (stops || isDue(r.step, r.SaveEvery) || r.step >= r.total || sampler.StepsFrom(r.position) == 0) {
@@ -535,6 +548,21 @@ func (r *run) epoch(ctx context.Context) (isStopped bool, err error) {
 	}
 	r.position = end
 	return false, r.save(ctx)
+}
+
+// count counts the tokens and the operations of a step. b is one of its batches.
+func (r *run) count(samples int, b *data.Batch) {
+	flops := r.FLOPs * float64(samples)
+	if x := b.Vars[0]; !x.DType().IsFloat() && len(x.Shape()) > 1 {
+		tokens := float64(samples * x.Shape().Len() / x.Shape()[0])
+		r.meter.Count("tokens", tokens)
+		if flops == 0 {
+			flops = 6 * r.parameters * tokens
+		}
+	}
+	if flops > 0 {
+		r.meter.Count("flops", flops)
+	}
 }
 
 // launched returns the part of the step that has ended with a call of backward or complete: `last`, the last part of the
@@ -627,8 +655,12 @@ func (r *run) evaluate(ctx context.Context, values ...progress.Value) error {
 // update updates the parameters.
 func (r *run) update() error {
 	if r.ClipNorm > 0 {
-		if _, err := r.clip(); err != nil {
+		norm, err := r.clip()
+		if err != nil {
 			return err
+		}
+		if r.norm = norm; r.Captured { // replays do not come here
+			r.norm = nil
 		}
 	}
 	if err := r.Optimizer.Step(); err != nil {
@@ -673,6 +705,13 @@ func (r *run) readLoss(ctx context.Context, loss *autograd.Variable, b *data.Bat
 		}
 		if r.LR != nil {
 			values = append(values, progress.V("lr", r.LR(r.step-1)))
+		}
+		if r.norm != nil {
+			norm, err := r.norm.TryItem(ctx)
+			if err != nil {
+				return err
+			}
+			values = append(values, progress.V("grad_norm", norm))
 		}
 		r.meter.Log(values...)
 	}

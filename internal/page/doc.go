@@ -1,7 +1,7 @@
 // Package page shows runs in a browser.
 //
 // A [Run] holds what is known of a job: the numbers that its workers report, their states and output, and what happened.
-// All of it is bounded, whatever the workers send. Each number of each rank is a series of at most 1024 buckets. When a
+// All of it is bounded, whatever the workers send. Each number of each rank is a series of at most 4096 buckets. When a
 // series is full, neighbouring buckets are joined, and a bucket knows the least, the greatest and the mean value of its
 // steps. So a spike of one step is never lost. A step that comes again, after a restart for example, replaces the old
 // one and those after it, so a run stays one curve.

@@ -20,9 +20,9 @@ const (
 	maxLines   = 200     // lines of a rank's output
 	maxLine    = 1 << 10 // bytes of such a line
 	maxReport  = 64 << 10
-	mostPoints = 1024    // buckets of a series
+	mostPoints = 4096    // buckets of a series
 	leastPoint = 64      // the same when there are many series
-	maxBuckets = 1 << 20 // of all series; a bucket has 40 bytes
+	maxBuckets = 1 << 20 // of all series; a bucket has 36 bytes
 )
 
 // The two times of a step that a run computes itself.

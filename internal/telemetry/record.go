@@ -104,8 +104,14 @@ func Decode(datagram []byte, take func(*Record)) (dropped uint64, err error) {
 	for len(d.rest) > 0 && !d.isBad {
 		r = Record{Kind: Kind(d.byte()), Step: int64(min(d.uvarint(), math.MaxInt64)), Time: int64(d.uint64()), Steps: int(min(d.uvarint(), math.MaxInt32)), Values: r.Values[:0]}
 		for n := d.uvarint(); n > 0 && !d.isBad; n-- {
-			name := d.bytes(d.uvarint())
-			r.Values = append(r.Values, Value{string(name), math.Float64frombits(d.uint64())})
+			name, i := d.bytes(d.uvarint()), len(r.Values)
+			v := Value{Number: math.Float64frombits(d.uint64())}
+			if i < cap(r.Values) && r.Values[:i+1][i].Name == string(name) { // as in the record before: the string need not be made
+				v.Name = r.Values[:i+1][i].Name
+			} else {
+				v.Name = string(name)
+			}
+			r.Values = append(r.Values, v)
 		}
 		if !d.isBad && (r.Kind == Values || r.Kind == Times) { // a later version may have other kinds
 			take(&r)

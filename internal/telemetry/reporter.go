@@ -54,12 +54,13 @@ func inherited() (*Reporter, error) {
 		return nil, fmt.Errorf("telemetry: %s is %q, want the descriptor of a socket: %w", jobenv.ReportFDVar, text, err)
 	}
 	unix.CloseOnExec(fd) // the programs that this process starts report nothing
-	return newReporter(func(datagram []byte) error {
+	return NewReporter(func(datagram []byte) error {
 		return unix.Send(fd, datagram, unix.MSG_DONTWAIT)
 	}, time.Now), nil
 }
 
-func newReporter(send func([]byte) error, now func() time.Time) *Reporter {
+// NewReporter returns a reporter that sends datagrams by a function, which must not keep them. now is its clock.
+func NewReporter(send func(datagram []byte) error, now func() time.Time) *Reporter {
 	r := &Reporter{send: send, now: now}
 	r.sent = now()
 	return r

@@ -34,7 +34,7 @@ func describe(t *testing.T, datagrams ...[]byte) (text string) {
 // reporter returns a Reporter on a clock that starts at 0.
 func reporter() (r *Reporter, now *time.Duration, sent *[][]byte, err *error) {
 	now, sent, err = new(time.Duration), new([][]byte), new(error)
-	r = newReporter(func(b []byte) error {
+	r = NewReporter(func(b []byte) error {
 		if *err == nil {
 			*sent = append(*sent, append([]byte{}, b...))
 		}
@@ -177,7 +177,7 @@ func TestWrongDescriptor(t *testing.T) {
 }
 
 func BenchmarkStep(b *testing.B) {
-	r := newReporter(func([]byte) error { return nil }, time.Now)
+	r := NewReporter(func([]byte) error { return nil }, time.Now)
 	parts := []Value{{Data, 1}, {Forward, 1}, {Backward, 1}, {Wait, 1}, {Optimizer, 1}, {Other, 1}}
 	for step := range b.N {
 		r.Step(step, parts)

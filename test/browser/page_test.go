@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -20,6 +21,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/goddp/goddp/internal/page"
+	"github.com/goddp/goddp/internal/telemetry"
 	"github.com/goddp/goddp/internal/testkit"
 )
 
@@ -272,4 +274,71 @@ func TestKeptRunsAreCompared(t *testing.T) {
 	await(t, ctx, loaded, `charts.get("loss")?.data?.length === 7 && charts.get("loss").data[0].at(-1) === 80`)
 	await(t, ctx, loaded, `document.getElementById("status").textContent === "succeeded" && document.getElementById("runs").children.length === 2`)
 	shoot(t, ctx, "compare-1600", 1600, false)
+}
+
+// The page of 64 ranks with 100,000 steps loads in 2 s. A spike of one step is visible in the whole curve, in the heat map, and when
+// zoomed in. What golaunch and the browser hold for it is bounded.
+func TestLargeRun(t *testing.T) {
+	testkit.Long(t)
+	testkit.Need(t, testkit.Command("chromium"))
+	const ranks, steps = 64, 100_000
+	r := page.NewRun(page.Info{Name: "large", Started: time.Now()})
+	r.Round(ranks, 0)
+	now, begin := time.Unix(1000, 0), time.Now()
+	for rank := range ranks {
+		r.Worker(page.Worker{Rank: rank, State: page.Running})
+		reporter := telemetry.NewReporter(func(b []byte) error { return r.Report(rank, b) }, func() time.Time { return now })
+		for step := 1; step <= steps; step++ {
+			now = now.Add(20 * time.Millisecond) // so that each step has its own record
+			data := 0.001
+			if rank == 17 && step == 54_321 {
+				data = 0.5
+			}
+			reporter.Step(step, []telemetry.Value{{Name: telemetry.Data, Number: data}, {Name: telemetry.Forward, Number: 0.004}, {Name: telemetry.Backward, Number: 0.008},
+				{Name: telemetry.Wait, Number: 0.002}, {Name: telemetry.Optimizer, Number: 0.001}, {Name: telemetry.Other, Number: 0.001}})
+			if step%10 == 0 {
+				loss := 1 + 1/float64(step)
+				if step == 54_320 {
+					loss = 9
+				}
+				reporter.Report(step, telemetry.Value{Name: "loss", Number: loss})
+			}
+		}
+		reporter.Flush()
+	}
+	took := time.Since(begin)
+	var memory runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&memory)
+	t.Logf("%v for a record; %d MiB", took/(ranks*steps), memory.HeapAlloc>>20)
+	if most := uint64(128 << 20); memory.HeapAlloc > most {
+		t.Errorf("the run holds %d bytes, want at most %d", memory.HeapAlloc, most)
+	}
+	s, err := page.Serve("", r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	ctx := browser(t, "about:blank")
+	begin = time.Now()
+	if err := chromedp.Run(ctx, chromedp.Navigate(s.URL())); err != nil {
+		t.Fatal(err)
+	}
+	await(t, ctx, loaded, fmt.Sprintf(`charts.get("loss")?.u && heat?.ranks?.length === %d`, ranks))
+	if took := time.Since(begin); took > 2*time.Second {
+		t.Errorf("the page took %v to load, want 2 s", took)
+	} else {
+		t.Logf("loaded in %v", took)
+	}
+	await(t, ctx, loaded, `Math.max(...charts.get("loss").data[2]) === 9`)
+	await(t, ctx, loaded, `Math.max(...heat.ranks[17].max) > 0.5 && Math.max(...heat.ranks[16].max) < 0.02`)
+	for _, zoom := range []string{"[50000, 60000]", "[54200, 54400]"} {
+		await(t, ctx, loaded, `setZoom(`+zoom+`), true`)
+		await(t, ctx, loaded, `charts.get("loss").data[0][0] >= zoom[0] - 1000 && Math.max(...charts.get("loss").data[2]) === 9 && Math.max(...heat.ranks[17].max) > 0.5`)
+	}
+	await(t, ctx, loaded, `performance.memory.usedJSHeapSize < 100e6`)
+	shoot(t, ctx, "large-zoomed", 1600, false)
+	await(t, ctx, loaded, `setZoom(null), true`)
+	shoot(t, ctx, "large-1600", 1600, true)
+	shoot(t, ctx, "large-360", 360, false)
 }

@@ -442,7 +442,7 @@ async function drawHeat() {
       g.fillStyle = heatColor(heat.at(v));
       g.fillRect(label + x * cell, y * row, Math.ceil(cell) , row - (row > 6 ? 1 : 0));
     });
-    if (row >= 9 ? true : y % 8 === 0) {
+    if (y % Math.ceil(12 / row) === 0) {
       g.fillStyle = css("--soft");
       g.textAlign = "right"; g.textBaseline = "middle";
       g.fillText(r.rank, label - 6, y * row + row / 2);
