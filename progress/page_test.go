@@ -73,3 +73,18 @@ func TestCounts(t *testing.T) {
 		t.Errorf("got\n%swant\n%s", out.String(), want)
 	}
 }
+
+// BenchmarkStep measures what the page costs a step of a loop with five parts.
+func BenchmarkStep(b *testing.B) {
+	m, err := New(0, &Options{Out: io.Discard, Waited: func() time.Duration { return 0 }})
+	if err != nil {
+		b.Fatal(err)
+	}
+	m.page = telemetry.NewReporter(func([]byte) error { return nil }, time.Now)
+	for b.Loop() {
+		for _, part := range []string{"data", "forward", "backward", "optimizer"} {
+			m.Lap(part)
+		}
+		m.Step(1)
+	}
+}

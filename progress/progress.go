@@ -46,7 +46,7 @@
 //		if meter.Step(samples) { ... }
 //	}
 //
-// A report costs less than a microsecond, and waits for nothing: the page lacks what golaunch does not take in time.
+// This costs a step one to two microseconds, and waits for nothing: the page lacks what golaunch does not take in time.
 //
 // The lines of Log also have "samples_per_second" since the previous line, the same of what [Meter.Count] counts, the numbers of
 // [Process], "device_bytes" if Options.DeviceBytes is set, and "mfu" if Options.PeakFLOPS is. A heap that grows from line to line indicates a leak.

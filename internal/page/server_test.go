@@ -2,11 +2,14 @@ package page
 
 import (
 	"bufio"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/url"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -217,6 +220,33 @@ goddp_value{%[1]s,rank="0",name="loss"} 0.5
 `, run)
 	if body != want {
 		t.Errorf("got\n%swant\n%s", body, want)
+	}
+}
+
+// The dashboard of the examples asks for metrics that exist.
+func TestDashboard(t *testing.T) {
+	text, err := os.ReadFile("../../examples/grafana/dashboard.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !json.Valid(text) {
+		t.Error("invalid JSON")
+	}
+	r := NewRun(Info{})
+	r.Worker(Worker{State: Running})
+	add(r, 0, &telemetry.Record{Kind: telemetry.Values, Values: []telemetry.Value{{Name: telemetry.CheckpointSeconds}}})
+	add(r, 0, &telemetry.Record{Kind: telemetry.Times, Values: []telemetry.Value{{Name: telemetry.Data}}})
+	r.ranks[0].at = time.Unix(1, 0)
+	o := &openMetrics{}
+	r.metrics(o)
+	asked := regexp.MustCompile(`goddp_\w+`).FindAllString(string(text), -1)
+	for _, name := range asked {
+		if _, isThere := o.heads[name]; !isThere {
+			t.Errorf("there is no metric %s", name)
+		}
+	}
+	if len(asked) < 8 {
+		t.Errorf("it asks for %d metrics", len(asked))
 	}
 }
 

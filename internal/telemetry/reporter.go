@@ -90,8 +90,12 @@ func (r *Reporter) Step(step int, parts []Value) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
-	for _, p := range parts {
-		r.addTime(p)
+	for i, p := range parts {
+		if i < len(r.times.Values) && r.times.Values[i].Name == p.Name { // steps usually have the same parts
+			r.times.Values[i].Number += p.Number
+		} else {
+			r.addTime(p)
+		}
 	}
 	r.times.Steps++
 	r.times.Step = int64(step)

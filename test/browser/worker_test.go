@@ -24,6 +24,7 @@ import (
 var (
 	steps       = flag.Int("steps", 1_000_000, "number of steps")
 	pause       = flag.Duration("pause", 2*time.Millisecond, "how long each sample takes on all ranks")
+	every       = flag.Int("every", 5, "number of steps between two lines")
 	slow        = flag.Int("slow", -1, "the rank whose data are slow")
 	slowFrom    = flag.String("slow-file", "", "the slow rank is slow while this file exists; by default always")
 	fails       = flag.String("fail-file", "", "rank 1 removes this file when it exists, and panics")
@@ -82,7 +83,7 @@ func run(ctx context.Context) error {
 	}
 	fmt.Printf("rank %d trains\n", pg.Rank())
 	c := &train.Config{
-		Model: model, Optimizer: opt, Data: loader, MaxSteps: *steps, LogEvery: 5, LR: schedule.Constant(1e-3), Checkpoints: *checkpoints, Log: *log,
+		Model: model, Optimizer: opt, Data: loader, MaxSteps: *steps, LogEvery: *every, LR: schedule.Constant(1e-3), Checkpoints: *checkpoints, Log: *log,
 		Loss: func(b *data.Batch) *autograd.Variable { return nn.MSELoss(model.Forward(b.Vars[0]), b.Vars[1], nil) },
 	}
 	if *checkpoints != "" {
