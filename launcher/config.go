@@ -126,6 +126,8 @@ type Config struct {
 	// not encrypted, so another interface must be one of a trusted network. Of several nodes, the one that hosts the
 	// rendezvous serves it.
 	Page string
+	// PageToken is the secret that the page's URL contains; "" means a random one.
+	PageToken string
 	// RunDir is the folder that keeps what the page shows, for goddp page; "" means none. The curves of a run that it holds
 	// already go on.
 	RunDir string

@@ -59,7 +59,7 @@ func (a *agent) openView() (err error) {
 		}
 	}
 	if a.cfg.Page != "" {
-		if v.server, err = page.Serve(a.cfg.Page, v.run); err != nil {
+		if v.server, err = page.Serve(a.cfg.Page, a.cfg.PageToken, v.run); err != nil {
 			return err
 		}
 		a.console.logf("page: %s", v.server.URL())

@@ -52,7 +52,7 @@ Exit codes: 0 interrupted; 1 a run cannot be read; 2 usage.
 		r.Rename(dir)
 		runs = append(runs, r)
 	}
-	s, err := page.Serve(addr, runs...)
+	s, err := page.Serve(addr, "", runs...)
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/launcher"
 )
@@ -38,6 +39,7 @@ type options struct {
 	signals         []os.Signal
 
 	page, runDir     string // "" if there is none
+	pageToken        string // the file with the page's token, or ""
 	logDir           string
 	redirects, tee   launcher.StreamMap
 	stdin            int // the local rank that reads stdin, or -1
@@ -232,6 +234,7 @@ func (o *options) define() *pflag.FlagSet {
 	fs = group("Output")
 	fs.StringVar(&o.page, "page", "", "show the job on a page for browsers at this `address`, a port or HOST:PORT (default: a free port of 127.0.0.1); golaunch prints the page's URL")
 	fs.Lookup("page").NoOptDefVal = "127.0.0.1"
+	fs.StringVar(&o.pageToken, "page-token", "", "`file` with the secret in the page's URL, for scrapers (default: a random secret)")
 	fs.StringVar(&o.runDir, "run-dir", "", "folder that keeps what the page shows, for goddp page; a run that it holds goes on")
 	fs.StringVar(&o.logDir, "log-dir", "", "folder for the files of --redirects and --tee (default: a temporary one)")
 	addFlagP(fs, &o.redirects, "redirects", "r", "0", "streams", launcher.ParseStreamMap,
@@ -318,6 +321,13 @@ func (o *options) env() []string {
 // config returns the launcher's configuration, without the program.
 func (o *options) config() (*launcher.Config, error) {
 	nodes, err := o.rendezvous.config()
+	if err != nil {
+		return nil, err
+	}
+	token, err := handshake.ReadSecret(jobenv.Security{TokenFile: o.pageToken})
+	if invalid := (*handshake.InvalidSecretError)(nil); errors.As(err, &invalid) {
+		return nil, usagef("--page-token %q: %w", o.pageToken, invalid.Err)
+	}
 	cfg := &launcher.Config{
 		Workers:          o.nproc,
 		VirtualLocalRank: o.virtualLocalRank,
@@ -334,6 +344,7 @@ func (o *options) config() (*launcher.Config, error) {
 		LocalRanksFilter: o.localRanksFilter,
 		LogDir:           o.logDir,
 		Page:             o.page,
+		PageToken:        string(token),
 		RunDir:           o.runDir,
 		Redirects:        o.redirects,
 		Tee:              o.tee,

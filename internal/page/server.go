@@ -2,6 +2,7 @@ package page
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -75,9 +76,9 @@ type Server struct {
 	csp      string
 }
 
-// Serve shows runs at an address, host:port or a host or a port. An empty host is the loopback interface. The address
-// of the page, with its token, is URL.
-func Serve(addr string, runs ...*Run) (*Server, error) {
+// Serve shows runs at an address, host:port or a host or a port. An empty host is the loopback interface. An empty token
+// stands for a random one. The address of the page, with its token, is URL.
+func Serve(addr, token string, runs ...*Run) (*Server, error) {
 	host, port, err := splitAddr(addr)
 	if err != nil {
 		return nil, err
@@ -86,7 +87,7 @@ func Serve(addr string, runs ...*Run) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("page: %w", err)
 	}
-	s := &Server{runs: runs, token: rand.Text(), done: make(chan struct{})}
+	s := &Server{runs: runs, token: cmp.Or(token, rand.Text()), done: make(chan struct{})}
 	at := ln.Addr().(*net.TCPAddr)
 	if at.IP.IsUnspecified() {
 		s.hosts = nil // any name by which a reader reaches the host
@@ -139,7 +140,7 @@ func (s *Server) URL() string {
 	if at.IP.IsUnspecified() {
 		host = "127.0.0.1"
 	}
-	return "http://" + net.JoinHostPort(host, strconv.Itoa(at.Port)) + "/?token=" + s.token
+	return "http://" + net.JoinHostPort(host, strconv.Itoa(at.Port)) + "/?token=" + url.QueryEscape(s.token)
 }
 
 // Close sends the last states to the readers, lets them get the points that they still lack, and ends all connections.

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // serve serves a run, and returns the URL of a path.
 func serve(t *testing.T, r *Run) (s *Server, at func(path string) string) {
 	t.Helper()
-	s, err := Serve("", r)
+	s, err := Serve("", "", r)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -314,7 +314,7 @@ func TestLargeRun(t *testing.T) {
 	if most := uint64(128 << 20); memory.HeapAlloc > most {
 		t.Errorf("the run holds %d bytes, want at most %d", memory.HeapAlloc, most)
 	}
-	s, err := page.Serve("", r)
+	s, err := page.Serve("", "", r)
 	if err != nil {
 		t.Fatal(err)
 	}
