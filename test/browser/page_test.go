@@ -83,12 +83,19 @@ func browser(t *testing.T, url string) context.Context {
 // await waits until an expression of the page is true.
 func await(t *testing.T, ctx context.Context, within time.Duration, expression string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(ctx, within)
-	defer cancel()
-	if err := chromedp.Run(ctx, chromedp.Poll(expression, nil, chromedp.WithPollingInterval(100*time.Millisecond))); err != nil {
-		var state string
-		_ = chromedp.Run(context.WithoutCancel(ctx), chromedp.Evaluate(`document.body.innerText.slice(0, 2000)`, &state))
-		t.Fatalf("after %v: not %s: %v\n%s", within, expression, err, state)
+	deadline := time.Now().Add(within)
+	for {
+		var is bool
+		err := chromedp.Run(ctx, chromedp.Evaluate("Boolean("+expression+")", &is))
+		if is {
+			return
+		}
+		if time.Now().After(deadline) {
+			var text string
+			_ = chromedp.Run(ctx, chromedp.Evaluate(`document.body.innerText.slice(0, 2000)`, &text))
+			t.Fatalf("after %v: not %s: %v\n%s", within, expression, err, text)
+		}
+		time.Sleep(50 * time.Millisecond)
 	}
 }
 
@@ -333,12 +340,12 @@ func TestLargeRun(t *testing.T) {
 	await(t, ctx, loaded, `Math.max(...charts.get("loss").data[2]) === 9`)
 	await(t, ctx, loaded, `Math.max(...heat.ranks[17].max) > 0.5 && Math.max(...heat.ranks[16].max) < 0.02`)
 	for _, zoom := range []string{"[50000, 60000]", "[54200, 54400]"} {
-		await(t, ctx, loaded, `setZoom(`+zoom+`), true`)
+		await(t, ctx, loaded, `(setZoom(`+zoom+`), true)`)
 		await(t, ctx, loaded, `charts.get("loss").data[0][0] >= zoom[0] - 1000 && Math.max(...charts.get("loss").data[2]) === 9 && Math.max(...heat.ranks[17].max) > 0.5`)
 	}
 	await(t, ctx, loaded, `performance.memory.usedJSHeapSize < 100e6`)
 	shoot(t, ctx, "large-zoomed", 1600, false)
-	await(t, ctx, loaded, `setZoom(null), true`)
+	await(t, ctx, loaded, `(setZoom(null), true)`)
 	shoot(t, ctx, "large-1600", 1600, true)
 	shoot(t, ctx, "large-360", 360, false)
 }
