@@ -17,9 +17,8 @@ type CastOptions struct {
 	// add up to half a rounding step. The model must be placed: otherwise Cast panics with an [*UnplacedError]. Values
 	// of frozen parameters are not kept.
 	//
-	// ddp.New makes the kept values equal on all ranks. Writing a parameter discards its kept value. The optimizer's
-	// first step frees the kept values. If the optimizer's state is saved before that step and loaded again, its masters
-	// start from rounded values.
+	// ddp.New makes the kept values equal on all ranks. Writing a parameter discards its kept value. The kept values
+	// become the optimizer's masters, without a copy.
 	Masters bool
 }
 

@@ -7,6 +7,7 @@ type master struct {
 	v       *autograd.Variable
 	of      *autograd.Variable // the variable whose values are rounded
 	version uint64             // the version of that variable when v was set
+	isTaken bool               // the caller of TakeMaster owns v
 }
 
 // Master returns the Float32 values from which the parameter was rounded. [Cast] has kept them, or
@@ -19,16 +20,28 @@ func (p *Parameter) Master() *autograd.Variable {
 	return p.master.v
 }
 
+// TakeMaster is [Parameter.Master], and makes the caller the owner of the result. Package optim thus keeps its masters in
+// the memory of the unrounded values.
+func (p *Parameter) TakeMaster() *autograd.Variable {
+	v := p.Master()
+	if v != nil && !p.master.isTaken {
+		v = v.Detach()
+		p.master.v, p.master.isTaken = v, true
+	}
+	return v
+}
+
 // SetMaster sets the result of Master until the parameter is written, and frees the previous one. v must be
-// Float32 with the shape of Var, or nil. The parameter owns v.
+// Float32 with the shape of Var, or nil. The parameter owns v, unless it is the result of TakeMaster.
 func (p *Parameter) SetMaster(v *autograd.Variable) {
-	if old := p.master.v; old != nil && old != v {
-		old.Free()
+	old := p.master
+	if old.v != nil && old.v != v && !old.isTaken {
+		old.v.Free()
 	}
 	p.master = master{}
 	if v != nil {
 		of := p.written()
-		p.master = master{v, of, of.Version()}
+		p.master = master{v, of, of.Version(), v == old.v && old.isTaken}
 	}
 }
 

@@ -67,7 +67,8 @@ func typed(t *testing.T, dev device.Device, name string, dt, grad device.DType, 
 	t.Helper()
 	p := nn.NewParameter(name, autograd.Zeros(dev, dt, len(data)))
 	put(t, dev, p.Var().Tensor(), data...)
-	o := &owner{t: autograd.Zeros(dev, grad, len(data)).Tensor()}
+	o := &owner{memory: autograd.Zeros(dev, grad, len(data))}
+	o.t = o.memory.Tensor()
 	o.own(p.Var())
 	return p, o
 }
@@ -75,7 +76,8 @@ func typed(t *testing.T, dev device.Device, name string, dt, grad device.DType, 
 // owner is a gradient sink, as package ddp has.
 type owner struct {
 	t, skip device.Tensor
-	pending bool // the outcome is not known until Err is called
+	memory  *autograd.Variable // keeps t reachable
+	pending bool               // the outcome is not known until Err is called
 	err     error
 	onErr   func() // called by Err, unless nil
 	settle  func() // called by Settle, unless nil

@@ -141,3 +141,27 @@ func TestStepScaled(t *testing.T) {
 		}
 	}
 }
+
+// The unrounded values become the master without a copy. A parameter that the program writes before the first step still
+// gives its master the new value, also after the optimizer has the master.
+func TestMasterIsTheUnroundedValues(t *testing.T) {
+	dev := newDevice(t)
+	p, g := typed(t, dev, "p", device.BFloat16, device.BFloat16, 3)
+	p.SetMaster(autograd.FromSlice(dev, []float32{3.001}))
+	at := p.Master().Tensor().Buf.Addr()
+	opt := must.New(optim.NewSGD([]*nn.Parameter{p}, &optim.SGDOptions{LR: 1, MasterWeights: true}))
+	for range 2 {
+		if m := stateOf(t, opt)[0].Var(); m.Tensor().Buf.Addr() != at || float32(m.Item()) != 3.001 {
+			t.Fatalf("the master is %v, want the memory of the unrounded value", m.Item())
+		}
+	}
+	put(t, dev, p.Var().Tensor(), 5)
+	p.Var().BumpVersion()
+	put(t, dev, g.t, 1)
+	if m := stateOf(t, opt)[0].Var(); m.Item() != 5 {
+		t.Errorf("after a write of 5 the master is %v", m.Item())
+	}
+	if err := opt.Step(); err != nil || stateOf(t, opt)[0].Var().Item() != 4 || p.Master() != nil {
+		t.Errorf("%v: the step went to a master of %v, want 4; the parameter still has an unrounded value: %t", err, stateOf(t, opt)[0].Var().Item(), p.Master() != nil)
+	}
+}

@@ -36,7 +36,7 @@ func checkNotNegative(names []string, values ...float64) error {
 }
 
 // checkUnchanged returns an error if an option was changed that cannot change later.
-func checkUnchanged(option string, now, initial bool) error {
+func checkUnchanged[T comparable](option string, now, initial T) error {
 	if now != initial {
 		return &OptionError{option, now, fmt.Sprintf("%v, as when the optimizer was made", initial)}
 	}
@@ -371,9 +371,9 @@ func skipTogether(ready []*slot) bool {
 	return len(ready) > 0
 }
 
-// allocate creates the master and the state variables that do not exist yet. If no step has updated the master,
-// allocate copies the parameter, or its unrounded values, into it, because the program may have written the
-// parameter.
+// allocate creates the master and the state variables that do not exist yet. The parameter's unrounded values become the
+// master. If no step has updated the master, allocate copies the parameter, or other unrounded values, into it, because the
+// program may have written the parameter.
 func (s *slot) allocate() error {
 	dev, dt := s.Var().Device(), s.DType()
 	if r := capture.Of(dev); r != nil && s.unused {
@@ -382,17 +382,20 @@ func (s *slot) allocate() error {
 	if s.rule.hasMaster() && dt.Size() == 2 {
 		dt = device.Float32
 		if s.master == nil {
-			m, err := s.zeros("master", dt, s.Var().Shape()...)
-			if err != nil {
-				return err
+			m := s.TakeMaster()
+			if m == nil {
+				var err error
+				if m, err = s.zeros("master", dt, s.Var().Shape()...); err != nil {
+					return err
+				}
 			}
-			s.master, s.unused = m, true
+			s.master, s.unused = m.SetName(s.Name()+".master"), true
 		}
-		if s.unused {
-			from := s.Var()
-			if m := s.Master(); m != nil {
-				from = m
-			}
+		from := s.Var()
+		if m := s.Master(); m != nil {
+			from = m
+		}
+		if s.unused && from != s.master {
 			if err := dev.Kernels().Copy(dev.Compute(), s.master.Tensor(), from.Tensor()); err != nil {
 				return fmt.Errorf("master of %s: %w", s.Name(), err)
 			}
