@@ -43,7 +43,7 @@ func trainSmall(t *testing.T, pg *comm.ProcessGroup, recompute decoder.Recompute
 		}
 	}
 	model, opt, err := zero.New(net, pg, func(params []*nn.Parameter) (*optim.AdamW, error) {
-		return optim.NewAdamW(params, &optim.AdamWOptions{LR: 0.01, MasterWeights: true})
+		return optim.NewAdamW(params, &optim.AdamWOptions{LR: 0.01, MasterWeights: true, MomentDType: device.BFloat16})
 	}, nil)
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package optim
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/goddp/goddp/autograd"
@@ -34,8 +35,13 @@ type AdamWOptions struct {
 	// mean. The program cannot change AMSGrad later.
 	AMSGrad bool
 	// MasterWeights keeps a Float32 copy of every 16-bit parameter: see [SGDOptions]. The means are Float32 too,
-	// because in 16 bits the mean squares of small gradients would be zero.
+	// because in Float16 the mean squares of small gradients would be zero.
 	MasterWeights bool
+	// MomentDType is the type of the means where they would be Float32. BFloat16 halves their memory. They are then
+	// rounded at random, because the mean of the squares changes in steps that rounding to nearest would lose: see
+	// [kernels.AdamWStep] and docs/results/moments.md. Invalid means Float32. The program cannot change MomentDType
+	// later. A saved state of the other type is converted when it is loaded.
+	MomentDType device.DType
 }
 
 func (o *AdamWOptions) rate() *float64 { return &o.LR }
@@ -45,6 +51,9 @@ func (o *AdamWOptions) check() error {
 		if !(beta < 1) {
 			return &OptionError{fmt.Sprintf("Betas[%d]", i), beta, "less than 1"}
 		}
+	}
+	if dt := o.MomentDType; dt != device.Invalid && dt != device.Float32 && dt != device.BFloat16 {
+		return &OptionError{"MomentDType", dt, "BFloat16 or Float32"}
 	}
 	return checkNotNegative([]string{"LR", "Betas[0]", "Betas[1]", "Eps", "WeightDecay"}, o.LR, o.Betas[0], o.Betas[1], o.Eps, o.WeightDecay)
 }
@@ -66,7 +75,8 @@ func (o *AdamWOptions) rates() (betas [2]float64, eps float64) {
 type AdamWGroup struct {
 	Params []*nn.Parameter
 	AdamWOptions
-	hasMaster, hasAMSGrad bool // MasterWeights and AMSGrad when the optimizer was made
+	hasMaster, hasAMSGrad bool         // MasterWeights and AMSGrad when the optimizer was made
+	moments               device.DType // MomentDType then
 }
 
 // AdamW divides the mean of the gradients by the root of the mean of their squares. Its State has the
@@ -99,7 +109,7 @@ func NewAdamW(params []*nn.Parameter, opts *AdamWOptions, more ...AdamWGroup) (*
 
 // addAdamW adds the parameters of a group with the rule of AdamW.
 func (o *optimizer) addAdamW(g *AdamWGroup) error {
-	g.hasMaster, g.hasAMSGrad = g.MasterWeights, g.AMSGrad
+	g.hasMaster, g.hasAMSGrad, g.moments = g.MasterWeights, g.AMSGrad, g.MomentDType
 	if err := g.check(); err != nil {
 		return err
 	}
@@ -128,12 +138,18 @@ func (r *adamRule) check() error {
 	if err := checkUnchanged("AMSGrad", r.group.AMSGrad, r.group.hasAMSGrad); err != nil {
 		return err
 	}
+	if err := checkUnchanged("MomentDType", r.group.MomentDType, r.group.moments); err != nil {
+		return err
+	}
 	return r.group.check()
 }
 
 func (r *adamRule) hasMaster() bool { return r.group.hasMaster }
 
 func (r *adamRule) allocate(s *slot, dt device.DType) (err error) {
+	if dt == device.Float32 {
+		dt = cmp.Or(r.group.MomentDType, dt)
+	}
 	for _, m := range []struct {
 		v     **autograd.Variable
 		what  string

@@ -1,9 +1,12 @@
 package optim_test
 
 import (
+	"errors"
+	"math"
 	"slices"
 	"testing"
 
+	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/testkit/must"
 	"github.com/goddp/goddp/nn"
@@ -58,4 +61,56 @@ func TestAdamWState(t *testing.T) {
 	opt.BeginLoad()
 	opt.EndLoad(0)
 	state(0, 0)
+}
+
+// With MomentDType the means are BFloat16, also beside masters. A state with means of the other type loads.
+func TestMomentDType(t *testing.T) {
+	dev := newDevice(t)
+	for _, dt := range []device.DType{device.Float32, device.BFloat16} {
+		make := func(moments device.DType) (*optim.AdamW, *owner) {
+			p, g := typed(t, dev, "p", dt, dt, 1, 2, 3)
+			put(t, dev, g.t, 0.125, 0.25, -0.5)
+			return must.New(optim.NewAdamW([]*nn.Parameter{p}, &optim.AdamWOptions{LR: 0.1, MasterWeights: true, MomentDType: moments})), g
+		}
+		full, _ := make(device.Invalid)
+		narrow, _ := make(device.BFloat16)
+		for range 3 {
+			if err := errors.Join(full.Step(), narrow.Step()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		states := map[device.DType]map[string]*autograd.Variable{}
+		for want, opt := range map[device.DType]*optim.AdamW{device.Float32: full, device.BFloat16: narrow} {
+			state := must.New(optim.State(opt))
+			states[want] = saved(t, state)
+			for _, name := range []string{"p.mean", "p.variance"} {
+				if got := state[name].DType(); got != want {
+					t.Errorf("parameter %v: %s is of %v, want %v", dt, name, got, want)
+				}
+			}
+			if m, there := state["p.master"]; there && m.DType() != device.Float32 {
+				t.Errorf("the master is of %v", m.DType())
+			}
+		}
+		for name, v := range states[device.Float32] {
+			for i, want := range read(t, v) {
+				if got := read(t, states[device.BFloat16][name])[i]; math.Abs(got-want) > math.Abs(want)/32 {
+					t.Errorf("parameter %v: element %d of %s is %v, %v with means of Float32", dt, i, name, got, want)
+				}
+			}
+		}
+		for want, opt := range map[device.DType]*optim.AdamW{device.Float32: full, device.BFloat16: narrow} {
+			other := states[device.Float32+device.BFloat16-want]
+			if err := optim.LoadState(t.Context(), opt, 3, other); err != nil {
+				t.Fatal(err)
+			}
+			rounded := autograd.Cast(other["p.mean"], want)
+			if got := must.New(optim.State(opt))["p.mean"]; got.DType() != want || !slices.Equal(read(t, got), read(t, rounded)) {
+				t.Errorf("parameter %v: a mean of %v was loaded as %v", dt, read(t, other["p.mean"]), read(t, got))
+			}
+			if err := opt.Step(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
 }

@@ -26,7 +26,7 @@ func TestOptionsThatAreRefused(t *testing.T) {
 		refused(t, fmt.Sprintf("%+v", o), err)
 	}
 	for _, o := range []optim.AdamWOptions{
-		{LR: -1}, {LR: nan}, {Eps: -1}, {WeightDecay: -1}, {Betas: [2]float64{1, 0.9}}, {Betas: [2]float64{0.9, -0.1}},
+		{LR: -1}, {LR: nan}, {Eps: -1}, {WeightDecay: -1}, {Betas: [2]float64{1, 0.9}}, {Betas: [2]float64{0.9, -0.1}}, {MomentDType: device.Float16},
 	} {
 		_, err := optim.NewAdamW(ps, &o)
 		refused(t, fmt.Sprintf("%+v", o), err)
@@ -63,6 +63,11 @@ func TestOptionsThatAreRefused(t *testing.T) {
 		"AdamW's masters that come late": func() error {
 			opt := must.New(optim.NewAdamW([]*nn.Parameter{half}, &optim.AdamWOptions{LR: 1}))
 			opt.Groups()[0].MasterWeights = true
+			return opt.Step()
+		},
+		"AdamW's moments of another type": func() error {
+			opt := must.New(optim.NewAdamW([]*nn.Parameter{half}, &optim.AdamWOptions{LR: 1}))
+			opt.Groups()[0].MomentDType = device.BFloat16
 			return opt.Step()
 		},
 		"a negative rate set later": func() error {

@@ -47,6 +47,7 @@ var (
 	sharded   = flag.Bool("zero", false, "divide the optimizer's state and the updates among the ranks (ZeRO-1)")
 	recompute = flag.String("recompute", "", "compute again in the backward pass: results of `cheap` operations, or blocks")
 	untied    = flag.Bool("untied", false, "the head has its own weight")
+	moments16 = flag.Bool("moments16", false, "AdamW's moments are in bfloat16")
 	captured  = flag.Bool("captured", true, "capture the step, on a GPU")
 	warmup    = flag.Int("warmup", 5, "number of steps before the measured ones")
 	steps     = flag.Int("steps", 12, "number of measured steps")
@@ -171,9 +172,16 @@ func (r *result) train(ctx context.Context, pg *comm.ProcessGroup, m *decoder.Mo
 	if *recompute != "" {
 		r.Name += "-recompute-" + *recompute
 	}
+	if *moments16 {
+		r.Name += "-moments16"
+	}
 	dev := pg.Device()
 	newLocal := func(params []*nn.Parameter) (*optim.AdamW, error) {
-		return optim.NewAdamW(params, &optim.AdamWOptions{LR: 3e-4, WeightDecay: 0.1, MasterWeights: *rank == 0 && dev.Type() == device.CUDA})
+		o := optim.AdamWOptions{LR: 3e-4, WeightDecay: 0.1, MasterWeights: *rank == 0 && dev.Type() == device.CUDA}
+		if *moments16 {
+			o.MomentDType = device.BFloat16
+		}
+		return optim.NewAdamW(params, &o)
 	}
 	var model interface {
 		Run(forward func() *autograd.Variable) *autograd.Variable

@@ -38,7 +38,7 @@ func moved(dev device.Device, state map[string]*autograd.Variable) map[string]*a
 // shards. The results are bit-identical to training without a restart on the same numbers of ranks.
 func TestStateLoadsAtOtherWorldSizes(t *testing.T) {
 	const steps = 3
-	for name, make := range map[string]maker{"SGD": sgd, "AdamW": adamW} {
+	for name, make := range map[string]maker{"SGD": sgd, "AdamW": adamW, "AdamW with moments of 16 bits": narrowAdamW} {
 		for _, half := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, 16 bits: %v", name, half), func(t *testing.T) {
 				o, in := double, device.Float64

@@ -60,6 +60,11 @@ func adamW(params []*nn.Parameter) (Local, error) {
 	return optim.NewAdamW(params, &optim.AdamWOptions{LR: 0.01, WeightDecay: 0.1, MasterWeights: true})
 }
 
+// narrowAdamW is adamW with moments of BFloat16.
+func narrowAdamW(params []*nn.Parameter) (Local, error) {
+	return optim.NewAdamW(params, &optim.AdamWOptions{LR: 0.01, WeightDecay: 0.1, MasterWeights: true, MomentDType: device.BFloat16})
+}
+
 // grouped has no weight decay for biases. It forms groups by name.
 func grouped(params []*nn.Parameter) (Local, error) {
 	var groups [2]optim.AdamWGroup
@@ -230,6 +235,7 @@ func TestTrainsAsWithoutShards(t *testing.T) {
 		{"groups by name", grouped, double, device.Float64, small},
 		{"SGD, 16 bits", sgd, bf, device.Float32, small},
 		{"AdamW, 16 bits", adamW, bf, device.Float32, small},
+		{"AdamW, 16 bits and moments of 16 bits", narrowAdamW, bf, device.Float32, small},
 		{"AdamW, 16 bits reduced in 32", adamW, bf, device.Float32, &ddp.Options{BucketCapMB: small.BucketCapMB, ReduceDType: device.Float32}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -25,7 +25,7 @@ func (k *kernelSet) RMSProp(_ device.Stream, steps ...kernels.RMSPropStep) error
 type rule[T float] func(w, g []T, state [3][]T)
 
 // newRule makes a rule from the numbers and flags of a kernels.Update.
-type newRule[T float] func(n [10]float64, flags [2]bool) rule[T]
+type newRule[T float] func(n [11]float64, flags [2]bool) rule[T]
 
 func updateAll[S any](k *kernelSet, steps []S, of func(*S) kernels.Update, rule32 newRule[float32], rule64 newRule[float64]) error {
 	for i := range steps {
@@ -34,7 +34,7 @@ func updateAll[S any](k *kernelSet, steps []S, of func(*S) kernels.Update, rule3
 		copy(u.Numbers[:], device.Elements[float64](*u.At))
 		switch {
 		case raised(*u.Skip) || raised(*u.Overflow):
-		case u.Param.DType == device.Float32:
+		case u.Param.DType == device.Float32 && u.Narrow == device.Invalid:
 			update(k, rule32(u.Numbers, u.Flags), &u)
 		case u.Param.DType == device.Float64:
 			update(k, rule64(u.Numbers, u.Flags), &u)
@@ -69,7 +69,8 @@ func update[T float](k *kernelSet, step rule[T], u *kernels.Update) {
 	})
 }
 
-// updateHalf converts 16-bit operands to float32, one tile at a time.
+// updateHalf converts 16-bit operands to float32, one tile at a time. It rounds the first two states at random if they
+// are narrower than the numbers that the rule updates.
 func updateHalf(k *kernelSet, step rule[float32], u *kernels.Update) {
 	w, g, s := newOperand32(*u.Param), newOperand32(*u.Grad), newOperand32(*u.Master)
 	if u.Master.IsZero() {
@@ -93,6 +94,9 @@ func updateHalf(k *kernelSet, step rule[float32], u *kernels.Update) {
 			ts := s.read(bs[:], lo, to)
 			step(ts, g.read(bg[:], lo, to), part)
 			w.write(ts, lo)
+			if u.Narrow != device.Invalid {
+				roundAtRandom(part[0], part[1], uint32(u.Numbers[4]))
+			}
 			for i := range state {
 				state[i].write(part[i], lo)
 			}
@@ -100,12 +104,34 @@ func updateHalf(k *kernelSet, step rule[float32], u *kernels.Update) {
 	})
 }
 
+// roundAtRandom rounds each number of mean and variance to one of the two nearest numbers of type BFloat16: see
+// kernels.AdamWStep.
+func roundAtRandom(mean, variance []float32, step uint32) {
+	for i, m := range mean {
+		a, b := math.Float32bits(m), math.Float32bits(variance[i])
+		h := a*0x9e3779b1 ^ b*0x85ebca77 ^ step*0xc2b2ae3d
+		h = (h ^ h>>16) * 0x7feb352d // Wellons' lowbias32
+		h = (h ^ h>>15) * 0x846ca68b
+		h ^= h >> 16
+		mean[i], variance[i] = truncated(a, h&0xffff), truncated(b, h>>16)
+	}
+}
+
+// truncated returns the number of type Float32 with the given bits, increased by noise, which has 16 bits, and cut to the
+// precision of BFloat16. NaN stays NaN.
+func truncated(bits, noise uint32) float32 {
+	if bits&0x7f800000 == 0x7f800000 {
+		return math.Float32frombits(bits)
+	}
+	return math.Float32frombits((bits + noise) &^ 0xffff)
+}
+
 type sgdRule[T float] struct {
 	lr, unscale, momentum, fresh, decay T // fresh: 1 - dampening
 	nesterov, first                     bool
 }
 
-func newSGDRule[T float](n [10]float64, flags [2]bool) rule[T] {
+func newSGDRule[T float](n [11]float64, flags [2]bool) rule[T] {
 	return sgdRule[T]{T(n[0]), T(n[1]), T(n[2]), T(n[3]), T(n[4]), flags[0], flags[1]}.step
 }
 
@@ -149,8 +175,8 @@ type adamWRule[T float] struct {
 	first                        bool
 }
 
-func newAdamWRule[T float](n [10]float64, flags [2]bool) rule[T] {
-	return adamWRule[T]{T(n[0]), T(n[1]), T(n[2]), T(n[3]), T(n[4]), T(n[5]), T(n[6]), T(n[7]), T(n[8]), T(n[9]), flags[0]}.step
+func newAdamWRule[T float](n [11]float64, flags [2]bool) rule[T] {
+	return adamWRule[T]{T(n[0]), T(n[1]), T(n[2]), T(n[3]), T(n[5]), T(n[6]), T(n[7]), T(n[8]), T(n[9]), T(n[10]), flags[0]}.step
 }
 
 // step updates the mean, the variance and, with AMSGrad, the maximum of the variances.
@@ -181,7 +207,7 @@ type rmsPropRule[T float] struct {
 	lr, unscale, alpha, fresh, eps, momentum, decay T // fresh: 1 - alpha
 }
 
-func newRMSPropRule[T float](n [10]float64, _ [2]bool) rule[T] {
+func newRMSPropRule[T float](n [11]float64, _ [2]bool) rule[T] {
 	return rmsPropRule[T]{T(n[0]), T(n[1]), T(n[2]), T(n[3]), T(n[4]), T(n[5]), T(n[6])}.step
 }
 

@@ -60,7 +60,7 @@ type kernelSet struct {
 	crossEntropyHeld                              perFloat
 	softmax, softmaxGrad, dropout                 perFloat
 	uniform, normal                               perFloat
-	sgd, adamW, rmsProp                           optimizer
+	sgd, adamW, adamWNarrow, rmsProp              optimizer
 	powerSum, scaleToNorm                         perFloat
 	foldPowers                                    C.uintptr_t // for every type
 	nonFinite, hash                               C.uintptr_t // for every type
@@ -201,7 +201,8 @@ func (k *kernelSet) files() map[string]map[string]*C.uintptr_t {
 	indexing := floats(map[string]*perFloat{"gather": &k.gather, "add_runs": &k.addRuns, "join_runs": &k.joinRuns})
 	indexing["sort_count"], indexing["sort_place"], indexing["select_labels"] = &k.sortCount, &k.sortPlace, &k.selectLabels
 	update := floats(map[string]*perFloat{"sgd": &k.sgd.own, "adamw": &k.adamW.own, "rmsprop": &k.rmsProp.own})
-	for name, o := range map[string]*optimizer{"sgd": &k.sgd, "adamw": &k.adamW, "rmsprop": &k.rmsProp} {
+	update["adamw_narrow_float32"] = &k.adamWNarrow.own[device.Float32]
+	for name, o := range map[string]*optimizer{"sgd": &k.sgd, "adamw": &k.adamW, "adamw_narrow": &k.adamWNarrow, "rmsprop": &k.rmsProp} {
 		for _, dt := range []device.DType{device.Float16, device.BFloat16} {
 			update[name+"_master_"+dt.String()] = &o.master[dt]
 			update[name+"_master_wide_"+dt.String()] = &o.masterWide[dt]

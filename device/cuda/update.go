@@ -73,7 +73,7 @@ func (u *updates[A, P]) launch() error {
 type optimizerArgs struct {
 	skip, overflow, skips, overflows uint64
 	at                               uint64
-	numbers                          [10]float64
+	numbers                          [11]float64
 	flags                            [2]int32
 }
 
@@ -90,18 +90,19 @@ type optimizerPart struct {
 type optimizer struct{ own, master, masterWide perFloat }
 
 func (k *kernelSet) SGD(st device.Stream, steps ...kernels.SGDStep) error {
-	return update(k, st, &k.sgd, steps, (*kernels.SGDStep).Update)
+	return update(k, st, &k.sgd, nil, steps, (*kernels.SGDStep).Update)
 }
 
 func (k *kernelSet) AdamW(st device.Stream, steps ...kernels.AdamWStep) error {
-	return update(k, st, &k.adamW, steps, (*kernels.AdamWStep).Update)
+	return update(k, st, &k.adamW, &k.adamWNarrow, steps, (*kernels.AdamWStep).Update)
 }
 
 func (k *kernelSet) RMSProp(st device.Stream, steps ...kernels.RMSPropStep) error {
-	return update(k, st, &k.rmsProp, steps, (*kernels.RMSPropStep).Update)
+	return update(k, st, &k.rmsProp, nil, steps, (*kernels.RMSPropStep).Update)
 }
 
-func update[S any](k *kernelSet, st device.Stream, versions *optimizer, steps []S, of func(*S) kernels.Update) error {
+// update makes steps by the kernels usual, or narrow where the state is narrower than what the rule updates.
+func update[S any](k *kernelSet, st device.Stream, usual, narrow *optimizer, steps []S, of func(*S) kernels.Update) error {
 	all := updates[optimizerArgs, optimizerPart]{k: k, s: k.d.stream(st)}
 	for i := range steps {
 		u := of(&steps[i])
@@ -117,6 +118,10 @@ func update[S any](k *kernelSet, st device.Stream, versions *optimizer, steps []
 			}
 		}
 		part.wide = flag(packed(part.w, part.g, part.s, part.state[0], part.state[1], part.state[2]))
+		versions := usual
+		if u.Narrow != device.Invalid {
+			versions = narrow
+		}
 		f := versions.own[dt]
 		switch {
 		case u.Master.IsZero():

@@ -27,6 +27,11 @@ import (
 //
 // Master, Skip, Overflow and At are as in [SGDStep]. With a Master, Mean and the variances are Float32,
 // and Grad is of Param's type or Float32.
+//
+// In place of Float32, Mean and the variances may all be BFloat16. Mean and Variance are then rounded up or down at
+// random, with probabilities that make the expected error 0. Rounding to nearest would lose most changes of Variance,
+// which are smaller than half of the distance between two numbers of 8 bits. The random bits are a hash of Step and of
+// both numbers before rounding, so that they do not depend on how parameters are divided among kernels and ranks.
 type AdamWStep struct {
 	Param, Grad, Mean, Variance device.Tensor
 	MaxVariance                 device.Tensor // may be absent
@@ -41,27 +46,31 @@ type AdamWStep struct {
 }
 
 // Numbers returns the numbers that may change from step to step: the results of the method Rates, the factor by
-// which the decoupled weight decay multiplies the parameter, and the factor that undoes LossScale.
-func (p *AdamWStep) Numbers() [4]float64 {
+// which the decoupled weight decay multiplies the parameter, the factor that undoes LossScale, and Step.
+func (p *AdamWStep) Numbers() [5]float64 {
 	rate, root := p.Rates()
 	kept := 1.0
 	if !p.Coupled {
 		kept = 1 - p.LR*p.WeightDecay
 	}
-	return [...]float64{rate, root, kept, unscale(p.LossScale)}
+	return [...]float64{rate, root, kept, unscale(p.LossScale), float64(p.Step)}
 }
 
-// Update converts the step to an Update. The field Numbers starts with the four results of the method Numbers. Then
+// Update converts the step to an Update. The field Numbers starts with the five results of the method Numbers. Then
 // follow Beta1, 1-Beta1, Beta2, 1-Beta2, Eps, and WeightDecay if Coupled is set, else 0.
 func (p *AdamWStep) Update() Update {
 	n, coupled := p.Numbers(), 0.0
 	if p.Coupled {
 		coupled = p.WeightDecay
 	}
+	state := device.Invalid
+	if wide := p.Param.DType == device.Float32 || !p.Master.IsZero(); wide && p.Mean.DType == device.BFloat16 {
+		state = device.BFloat16
+	}
 	return Update{
-		Op: "AdamW", Param: &p.Param, Grad: &p.Grad, Master: &p.Master, Skip: &p.Skip, Overflow: &p.Overflow, At: &p.At,
+		Op: "AdamW", Narrow: state, Param: &p.Param, Grad: &p.Grad, Master: &p.Master, Skip: &p.Skip, Overflow: &p.Overflow, At: &p.At,
 		State:   [3]*device.Tensor{&p.Mean, &p.Variance, kept(&p.MaxVariance, !p.MaxVariance.IsZero())},
-		Numbers: [10]float64{n[0], n[1], n[2], n[3], p.Beta1, 1 - p.Beta1, p.Beta2, 1 - p.Beta2, p.Eps, coupled}, Varying: len(n),
+		Numbers: [11]float64{n[0], n[1], n[2], n[3], n[4], p.Beta1, 1 - p.Beta1, p.Beta2, 1 - p.Beta2, p.Eps, coupled}, Varying: len(n),
 		Flags: [2]bool{p.Step == 1, !p.MaxVariance.IsZero()},
 	}
 }

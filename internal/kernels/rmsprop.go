@@ -47,6 +47,6 @@ func (p *RMSPropStep) Update() Update {
 	return Update{
 		Op: "RMSProp", Param: &p.Param, Grad: &p.Grad, Master: &p.Master, Skip: &p.Skip, Overflow: &p.Overflow, At: &p.At,
 		State:   [3]*device.Tensor{&p.Square, kept(&p.Mean, p.Centered), kept(&p.Velocity, p.Momentum != 0)},
-		Numbers: [10]float64{n[0], n[1], p.Alpha, 1 - p.Alpha, p.Eps, p.Momentum, p.WeightDecay}, Varying: len(n), Flags: [2]bool{p.Centered},
+		Numbers: [11]float64{n[0], n[1], p.Alpha, 1 - p.Alpha, p.Eps, p.Momentum, p.WeightDecay}, Varying: len(n), Flags: [2]bool{p.Centered},
 	}
 }

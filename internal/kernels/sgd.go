@@ -42,6 +42,6 @@ func (p *SGDStep) Update() Update {
 	return Update{
 		Op: "SGD", Param: &p.Param, Grad: &p.Grad, Master: &p.Master, Skip: &p.Skip, Overflow: &p.Overflow, At: &p.At,
 		State:   [3]*device.Tensor{kept(&p.Velocity, p.Momentum != 0)},
-		Numbers: [10]float64{n[0], n[1], p.Momentum, 1 - p.Dampening, p.WeightDecay}, Varying: len(n), Flags: [2]bool{p.Nesterov, p.First},
+		Numbers: [11]float64{n[0], n[1], p.Momentum, 1 - p.Dampening, p.WeightDecay}, Varying: len(n), Flags: [2]bool{p.Nesterov, p.First},
 	}
 }

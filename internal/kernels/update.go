@@ -8,8 +8,10 @@ type Update struct {
 	Param, Grad, Master *device.Tensor
 	Skip, Overflow, At  *device.Tensor
 	State               [3]*device.Tensor // nil where the rule keeps none
+	// Narrow is the type of the state if it is narrower than the numbers that the rule updates; otherwise Invalid.
+	Narrow device.DType
 	// Numbers are the factors of the rule. If At is present, it holds the first Varying factors.
-	Numbers [10]float64
+	Numbers [11]float64
 	Varying int
 	Flags   [2]bool
 }

@@ -1,6 +1,7 @@
 package operand
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -268,6 +269,7 @@ func Update(u *kernels.Update) {
 		checkShape(op, u.Param.Shape, *u.Master)
 	}
 	checkShape(op, u.Param.Shape, *u.Grad)
+	state = cmp.Or(u.Narrow, state)
 	for _, t := range u.State {
 		if t != nil {
 			checkType(op, *t, state)

@@ -25,7 +25,12 @@ func checkAdamW(r *rig) {
 	if r.dt.Size() == 2 {
 		kinds = append(kinds,
 			adamKind{sgdKind: sgdKind{grad: r.dt, state: device.Float32, master: true}},
-			adamKind{sgdKind: sgdKind{grad: device.Float32, state: device.Float32, master: true}})
+			adamKind{sgdKind: sgdKind{grad: device.Float32, state: device.Float32, master: true}},
+			adamKind{sgdKind: sgdKind{grad: r.dt, state: device.Float32, master: true}, isNarrow: true},
+			adamKind{sgdKind: sgdKind{grad: device.Float32, state: device.Float32, master: true}, isNarrow: true})
+	}
+	if r.dt == device.Float32 {
+		kinds = append(kinds, adamKind{sgdKind: sgdKind{grad: r.dt, state: r.dt}, isNarrow: true})
 	}
 	for i, kind := range kinds {
 		r.adamWSkips(kind)
@@ -43,12 +48,76 @@ func checkAdamW(r *rig) {
 		}
 	}
 	r.adamW(kinds[len(kinds)-1], adamRules[2], device.Shape{large})
+	for _, kind := range kinds {
+		if kind.isNarrow {
+			r.adamWRounding(kind)
+		}
+	}
+}
+
+// adamWRounding checks that narrow moments are rounded at random: up so often that the expected error is 0, independently
+// of the place in memory, and that NaN stays NaN.
+func (r *rig) adamWRounding(kind adamKind) {
+	const n = 1 << 14
+	label := kind.String()
+	means, ones := r.random(-2, 2, n), newArray(n)
+	for i := range ones.v {
+		ones.v[i] = 1
+	}
+	step := func(from int, grad float64, count int) (mean, variance []float64) {
+		part := device.Shape{n - from}
+		o, _ := kind.place(r, part, array{part, means.v[from:]}, array{part, ones.v[from:]})
+		grads := newArray(n - from)
+		for i := range grads.v {
+			grads.v[i] = grad
+		}
+		r.fill(o.grad, encode(o.grad.DType, grads.v))
+		r.ok(label, r.k.AdamW(r.s, o.step(kind, kernels.AdamWStep{LR: 0.1, Beta1: 0.9, Beta2: 0.999}, count)))
+		defer r.clean()
+		return decode(o.velocity.DType, r.read(label, o.velocity)), decode(o.variance.DType, r.read(label, o.variance))
+	}
+	mean, variance := step(0, 1.25, 7)
+	_, other := step(0, 1.25, 8)
+	atMean, atVariance := step(n/2+3, 1.25, 7)
+	rounded := decode(device.BFloat16, encode(device.BFloat16, means.v))
+	const want, up, down = 0.999 + 0.001*1.25*1.25, 1 + 1./128, 1.
+	var off, sum float64 // off: the sum of the errors of means, in units of the last place
+	differ := false
+	for i, v := range variance {
+		exact := 0.9*rounded[i] + 0.1*1.25
+		off += (mean[i] - exact) / math.Ldexp(1, math.Ilogb(exact)-7)
+		sum += v
+		differ = differ || other[i] != v
+		if v != up && v != down {
+			r.fail("%s: a variance of %v became %v, want %v or %v", label, want, v, up, down)
+		}
+		if at := i - n/2 - 3; at >= 0 && (atMean[at] != mean[i] || atVariance[at] != v) {
+			r.fail("%s: moments are rounded otherwise at another place", label)
+		}
+	}
+	if off, got := off/n, sum/n; math.Abs(off) > 0.02 || math.Abs(got-want) > 1e-4 || !differ {
+		r.fail("%s: means are off by %v units in the last place on average, the average variance is %v, want %v; other steps differ: %v", label, off, got, want, differ)
+	}
+	for _, bad := range []float64{math.NaN(), math.Inf(1)} {
+		if mean, variance := step(0, bad, 2); !math.IsNaN(mean[0]) && !math.IsInf(mean[0], 0) || variance[0] == variance[0] && !math.IsInf(variance[0], 0) {
+			r.fail("%s: a gradient of %v makes a mean of %v and a variance of %v", label, bad, mean[0], variance[0])
+		}
+	}
 }
 
 // adamKind is a choice of types for a step of AdamW. The velocity's type is that of both moments.
 type adamKind struct {
 	sgdKind
-	amsgrad bool
+	isNarrow bool // both moments are BFloat16
+	amsgrad  bool
+}
+
+// moments returns the type of the moments.
+func (k adamKind) moments() device.DType {
+	if k.isNarrow {
+		return device.BFloat16
+	}
+	return k.state
 }
 
 func (k adamKind) String() string {
@@ -56,10 +125,13 @@ func (k adamKind) String() string {
 	if k.amsgrad {
 		name = "AdamW by AMSGrad"
 	}
+	if k.isNarrow {
+		name += " with moments of bfloat16"
+	}
 	if !k.master {
 		return name
 	}
-	return fmt.Sprintf("%s with a master and gradients of %v", name, k.grad)
+	return fmt.Sprintf("%s, with a master and gradients of %v", name, k.grad)
 }
 
 // adamOperands holds the operands of a step. Its velocity is the mean.
@@ -70,8 +142,9 @@ type adamOperands struct {
 
 func (k adamKind) place(r *rig, shape device.Shape, mean, variance array) (o adamOperands, g array) {
 	o.sgdOperands, g = k.sgdKind.place(r, shape, mean)
-	o.variance = r.place(k.state, shape, encode(k.state, variance.v))
-	o.most = r.place(k.state, shape, encode(k.state, variance.v))
+	o.velocity = r.place(k.moments(), shape, encode(k.moments(), mean.v))
+	o.variance = r.place(k.moments(), shape, encode(k.moments(), variance.v))
+	o.most = r.place(k.moments(), shape, encode(k.moments(), variance.v))
 	return o, g
 }
 
@@ -105,7 +178,7 @@ func (r *rig) adamW(kind adamKind, rule kernels.AdamWStep, shape device.Shape) {
 			for i := range high.v {
 				high.v[i] = float64(2 * (i % 2)) // every other element is below all later variances
 			}
-			r.fill(o.most, encode(kind.state, high.v))
+			r.fill(o.most, encode(kind.moments(), high.v))
 		}
 		if n == 3 {
 			v := s.Numbers()
@@ -114,7 +187,7 @@ func (r *rig) adamW(kind adamKind, rule kernels.AdamWStep, shape device.Shape) {
 		label := fmt.Sprintf("%v, step %d with rate %v, betas %v and %v, eps %v, decay %v, coupled %v, loss scale %v", kind, n,
 			rule.LR, rule.Beta1, rule.Beta2, rule.Eps, rule.WeightDecay, rule.Coupled, rule.LossScale)
 		held := func(o operand) value {
-			return value{array{shape, decode(kind.state, r.read(label, o))}, make([]float64, shape.Len()), 16}
+			return value{array{shape, decode(o.DType, r.read(label, o))}, make([]float64, shape.Len()), 16}
 		}
 		w, m, v, most := held(o.state), held(o.velocity), held(o.variance), held(o.most)
 		for i := range g.v {
