@@ -44,7 +44,7 @@ var (
 	rows      = flag.Int("batch", 8, "number of rows per rank")
 	length    = flag.Int("length", 2048, "number of tokens in a row; of the prompt, with --generate")
 	rank      = flag.Int("lora", 0, "train adapters of this `rank` alone")
-	sharded   = flag.Bool("zero", false, "divide the optimizer's state and the updates among the ranks (ZeRO-1)")
+	stage     = flag.Int("stage", 0, "what package ddp/zero divides among the ranks: 1, 2 or 3; 0 is package ddp")
 	recompute = flag.String("recompute", "", "compute again in the backward pass: results of `cheap` operations, or blocks")
 	untied    = flag.Bool("untied", false, "the head has its own weight")
 	moments16 = flag.Bool("moments16", false, "AdamW's moments are in bfloat16")
@@ -90,15 +90,16 @@ func run(ctx context.Context) error {
 		r.Parameters += p.Shape().Len()
 	}
 	trainsAll := *rank == 0 && *tokens == 0
-	if !trainsAll && dev.Type() == device.CUDA {
-		if err := nn.Cast(m, device.BFloat16, nil); err != nil { // before Place, so that no Float32 weights are kept
+	castsFirst := !trainsAll || *stage == 3 // before Place, so that no Float32 weights are kept
+	if castsFirst && dev.Type() == device.CUDA {
+		if err := nn.Cast(m, device.BFloat16, nil); err != nil {
 			return err
 		}
 	}
 	if err := nn.Place(m, dev, 1); err != nil {
 		return err
 	}
-	if trainsAll && dev.Type() == device.CUDA {
+	if !castsFirst && dev.Type() == device.CUDA {
 		if err := nn.Cast(m, device.BFloat16, &nn.CastOptions{Masters: true}); err != nil {
 			return err
 		}
@@ -188,13 +189,13 @@ func (r *result) train(ctx context.Context, pg *comm.ProcessGroup, m *decoder.Mo
 	}
 	var opt optim.Optimizer
 	var clip func() error
-	if *sharded {
-		sm, so, err := zero.New(m, pg, newLocal, nil)
+	if *stage > 0 {
+		sm, so, err := zero.New(m, pg, newLocal, &zero.Options{Stage: *stage})
 		if err != nil {
 			return err
 		}
 		model, opt, clip = sm, so, func() error { _, err := so.ClipGradNorm(1, nil); return err }
-		r.Name += "-zero"
+		r.Name += fmt.Sprint("-zero", *stage)
 	} else {
 		dm, err := ddp.New(m, pg, nil)
 		if err != nil {
