@@ -24,6 +24,10 @@
 // file already has lines, New appends a line with time 0, the step at which the run resumes, and no values. `goddp
 // plot` plots the file.
 //
+// The lines of Log also have "samples_per_second" since the previous line, the same of what [Meter.Count] counts, the numbers
+// of [Process], "device_bytes" if Options.DeviceBytes is set, and "mfu" if Options.PeakFLOPS is. A heap that grows from line
+// to line indicates a leak.
+//
 // # TensorBoard
 //
 // If File is "tb:DIR", the Meter writes the same numbers as scalars into an event file in the folder DIR, for
@@ -47,9 +51,6 @@
 //	}
 //
 // This costs a step one to two microseconds, and waits for nothing: the page lacks what golaunch does not take in time.
-//
-// The lines of Log also have "samples_per_second" since the previous line, the same of what [Meter.Count] counts, the numbers of
-// [Process], "device_bytes" if Options.DeviceBytes is set, and "mfu" if Options.PeakFLOPS is. A heap that grows from line to line indicates a leak.
 package progress
 
 import (

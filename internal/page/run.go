@@ -16,7 +16,7 @@ const (
 	maxParts   = 32   // different parts of a step
 	maxRefused = 1000 // names that are counted, but not kept
 	maxRanks   = 4096 // ranks
-	maxEvents  = 500
+	maxEvents  = 200
 	maxLines   = 200     // lines of a rank's output
 	maxLine    = 1 << 10 // bytes of such a line
 	maxReport  = 64 << 10

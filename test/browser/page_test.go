@@ -133,6 +133,9 @@ func TestCurvesMoveAndTheSlowRankIsNamed(t *testing.T) {
 	ctx := browser(t, url)
 	await(t, ctx, loaded, `charts.get("loss")?.data?.[0].length > 3`)
 	await(t, ctx, loaded, `charts.get("loss").data[0].at(-1) > 100`)
+	await(t, ctx, loaded, `document.querySelector(".plot").dispatchEvent(new KeyboardEvent("keydown", {key: "+", bubbles: true})) && zoom !== null`)
+	await(t, ctx, loaded, `document.querySelector(".plot").dispatchEvent(new KeyboardEvent("keydown", {key: "0", bubbles: true})) && zoom === null`)
+	await(t, ctx, loaded, `document.querySelector(".plot").getAttribute("aria-label").startsWith("loss: ") && document.getElementById("heat").getAttribute("aria-label").startsWith("Heat map of 4 ranks")`)
 	var alerts string
 	if err := chromedp.Run(ctx, chromedp.Text("#alerts", &alerts, chromedp.ByQuery)); err != nil || strings.Contains(alerts, "rank 2") {
 		t.Errorf("before rank 2 is slow: %q, %v", alerts, err)
@@ -141,6 +144,10 @@ func TestCurvesMoveAndTheSlowRankIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, ctx, 5*time.Second, `document.getElementById("alerts").textContent.startsWith("Rank 2 is the slowest: data takes ")`)
+	if err := chromedp.Run(ctx, chromedp.EmulateViewport(360, 800)); err != nil {
+		t.Fatal(err)
+	}
+	await(t, ctx, loaded, `document.documentElement.scrollWidth <= 360`)
 	shoot(t, ctx, "slow-1600", 1600, false)
 	shoot(t, ctx, "slow-1600", 1600, true)
 	shoot(t, ctx, "slow-360", 360, false)

@@ -34,11 +34,11 @@ function short(v, digits = 4) {
   return String(Number(v.toPrecision(digits)));
 }
 
-function bytes(v) {
+function bytes(v, digits = 3) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let i = 0;
   for (; Math.abs(v) >= 1024 && i < units.length - 1; i++) v /= 1024;
-  return Number(v.toPrecision(3)) + " " + units[i];
+  return Number(v.toPrecision(digits)) + " " + units[i];
 }
 
 function seconds(v) {
@@ -60,7 +60,17 @@ function duration(s) {
 }
 
 const isBytes = (name) => /(^|_)bytes$/.test(name);
-const format = (name, v) => v === null || v === undefined ? "–" : isBytes(name) ? bytes(v) : short(v);
+const format = (name, v, digits) => v === null || v === undefined ? "–" : isBytes(name) ? bytes(v, digits) : short(v, digits);
+
+// ticks formats the numbers of an axis with as many digits as make them differ.
+function ticks(name, values) {
+  let texts = [];
+  for (let digits = 3; digits < 9; digits++) {
+    texts = values.map((v) => v === null ? "" : format(name, v, digits));
+    if (new Set(texts).size === texts.length) break;
+  }
+  return texts;
+}
 const title = (name) => name.replace(/_bytes$/, "").replaceAll("_", " ");
 
 // ---- state
@@ -126,7 +136,7 @@ function showState() {
   update($("facts"), facts, () => make("div", {}, make("dt"), make("dd")), (e, [k, v]) => { setText(e.firstChild, k); setText(e.lastChild, v); });
 
   const alerts = [];
-  if (s.failure) alerts.push(["bad", s.culprits && s.culprits.length ? `Rank ${s.culprits.join(", ")} caused the failure.` : "The job failed."]);
+  if (s.failure) alerts.push(["bad", s.culprits && s.culprits.length ? `${s.culprits.length > 1 ? "Ranks" : "Rank"} ${s.culprits.join(", ")} caused the failure.` : "The job failed."]);
   if (s.slow) alerts.push(["", s.slow.text[0].toUpperCase() + s.slow.text.slice(1) + "."]);
   if (s.refused) alerts.push(["", `Too many different numbers: the page has no room for ${s.refused}${s.refused >= 1000 ? " or more" : ""} of them.`]);
   for (const l of s.latest) if (l.value === null) alerts.push(["bad", `${title(l.name)} is not finite at step ${l.step.toLocaleString("en")}.`]);
@@ -146,8 +156,8 @@ function update(parent, list, create, set) {
   list.forEach((item, i) => set(parent.children[i], item, i));
 }
 
-const partColors = ["#4e79a7", "#59a14f", "#8cd17d", "#e15759", "#b07aa1", "#76b7b2", "#bab0ac", "#edc948", "#9c755f", "#d3b9a2", "#f28e2b", "#ff9da7"];
-const color = (s, part) => partColors[Math.max(0, s.parts.indexOf(part)) % partColors.length];
+const partColors = ["#3f7cc4", "#4fa66a", "#9bd08a", "#c7ccd1", "#a06cc0", "#76b7b2", "#bab0ac", "#edc948", "#9c755f", "#d3b9a2", "#f28e2b", "#ff9da7"];
+const color = (s, part) => part === "wait" ? css("--wait") : partColors[Math.max(0, s.parts.indexOf(part)) % partColors.length];
 
 function showRanks(s) {
   let most = 0;
@@ -259,7 +269,7 @@ function build(c, runs) {
     scales: {x: {time: false}, y: {distr: $("log").checked ? 3 : 1}},
     axes: [
       {...axis, size: 28, space: 60, values: (u, v) => v.map((x) => Number.isInteger(x) ? (Math.abs(x) >= 1e5 ? x / 1000 + "k" : x.toLocaleString("en")) : "")},
-      {...axis, size: 64, values: (u, v) => v.map((x) => x === null ? "" : format(c.name, x))},
+      {...axis, size: 64, values: (u, v) => ticks(c.name, v)},
     ],
     cursor: {sync: {key: syncKey, setSeries: false}, drag: {x: true, y: false, setScale: false}, y: false},
     legend: {show: false},
@@ -401,13 +411,13 @@ const label = 34;  // px left of the cells
 
 // heatColor maps 0 to 1 to a scale that also people see who do not tell red from green.
 function heatColor(t) {
-  const stops = isDark() ? [[22, 32, 48], [38, 76, 122], [62, 132, 168], [246, 196, 83], [255, 122, 69]] : [[238, 243, 248], [158, 197, 224], [66, 133, 190], [242, 169, 40], [201, 42, 28]];
+  const stops = isDark() ? [[24, 34, 50], [70, 54, 92], [150, 66, 84], [228, 124, 58], [255, 222, 122]] : [[236, 242, 248], [253, 228, 165], [247, 170, 66], [224, 92, 34], [165, 15, 21]];
   const x = Math.max(0, Math.min(1, t)) * (stops.length - 1), i = Math.min(stops.length - 2, Math.floor(x)), f = x - i;
   return `rgb(${stops[i].map((v, k) => Math.round(v + (stops[i + 1][k] - v) * f)).join(",")})`;
 }
 
 const abouts = {
-  work: "The longest time in each interval of everything but waiting for other ranks, logging, evaluations and checkpoints. The brightest row is the rank that the others wait for.",
+  work: "The longest time in each interval of everything but waiting for other ranks, logging, evaluations and checkpoints. The row that stands out is the rank that the others wait for.",
   step: "The longest whole step in each interval. Ranks that wait for each other take equally long.",
   wait: "The longest wait for reductions in each interval, on a GPU also for its kernels. The rank that waits least is the slowest.",
 };
