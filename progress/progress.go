@@ -50,7 +50,7 @@
 //		if meter.Step(samples) { ... }
 //	}
 //
-// This costs a step one to two microseconds, and waits for nothing: the page lacks what golaunch does not take in time.
+// This costs a step about a microsecond, and waits for nothing: the page lacks what golaunch does not take in time.
 package progress
 
 import (

@@ -1,11 +1,13 @@
-// Command overhead measures how much the watchdog and the flight recorder slow down a training step of
-// examples/mlp.
+// Command overhead measures how much the watchdog and the flight recorder, or the reports for the page of golaunch, slow down
+// a training step of examples/mlp.
 //
 //	go run ./cmd/golaunch --nproc-per-node 2 ./bench/overhead
+//	go run ./cmd/golaunch --nproc-per-node 2 --page ./bench/overhead --of page
 //
 // Every process trains two models in turn, some steps each time. One uses a default group. The
 // other uses a group that records nothing (GODDP_FLIGHT_ENTRIES=0) and does not handle failures
-// (comm.NoErrorHandling); it still counts the calls in flight. Both run in the same processes, so
+// (comm.NoErrorHandling); it still counts the calls in flight. With --of page both use default groups, and one reports the
+// times of its steps' parts. Both run in the same processes, so
 // they have the same memory and processor temperature. The cost of a turn is the difference between
 // the medians of the two models' steps. The command prints the median cost of all turns, and exits
 // with 1 if it is above the limit.
@@ -16,6 +18,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"time"
@@ -28,6 +31,7 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
+	"github.com/goddp/goddp/progress"
 )
 
 var (
@@ -36,6 +40,7 @@ var (
 	dtype = flag.String("dtype", "float32", "type of parameters and data: float32, or bfloat16 on a GPU")
 	turns = flag.Int("turns", 20, "number of turns of each group")
 	steps = flag.Int("steps", 20, "number of training steps in a turn")
+	of    = flag.String("of", "recorder", "what to measure: recorder, or page")
 	limit = flag.Float64("limit", 1, "largest allowed cost, in percent")
 )
 
@@ -46,6 +51,14 @@ type side struct {
 	pg    *comm.ProcessGroup
 	model *ddp.Model
 	opt   *optim.SGD
+	meter *progress.Meter // nil: it reports nothing
+}
+
+// lap reports the end of a part of the step.
+func (s *side) lap(part string) {
+	if s.meter != nil {
+		s.meter.Lap(part)
+	}
 }
 
 func newSide(ctx context.Context, dev device.Device, o comm.Options) (*side, error) {
@@ -73,7 +86,7 @@ func newSide(ctx context.Context, dev device.Device, o comm.Options) (*side, err
 	if err != nil {
 		return nil, errors.Join(err, pg.Close())
 	}
-	return &side{pg, model, opt}, nil
+	return &side{pg, model, opt, nil}, nil
 }
 
 // turn returns the median time of a turn's steps.
@@ -84,13 +97,21 @@ func (s *side) turn(ctx context.Context, x, y *autograd.Variable) (time.Duration
 			return 0, err
 		}
 		start := time.Now()
-		if err := nn.MSELoss(s.model.Forward(x), y, nil).Backward(nil); err != nil {
+		s.lap("data")
+		loss := nn.MSELoss(s.model.Forward(x), y, nil)
+		s.lap("forward")
+		if err := loss.Backward(nil); err != nil {
 			return 0, err
 		}
+		s.lap("backward")
 		if err := s.opt.Step(); err != nil {
 			return 0, err
 		}
 		s.opt.ZeroGrad()
+		s.lap("optimizer")
+		if s.meter != nil {
+			s.meter.Step(*batch * s.pg.Size())
+		}
 		if err := s.pg.Device().Compute().Sync(ctx); err != nil {
 			return 0, err
 		}
@@ -110,8 +131,17 @@ func measure(ctx context.Context) error {
 		return err
 	}
 	defer watched.pg.Close()
-	os.Setenv(jobenv.FlightEntriesVar, "0")
-	bare, err := newSide(ctx, dev, comm.Options{ErrorMode: comm.NoErrorHandling})
+	what, without := "watchdog and flight recorder", comm.Options{ErrorMode: comm.NoErrorHandling}
+	if *of == "page" {
+		what, without = "reports for the page", comm.Options{}
+		if watched.meter, err = progress.New(watched.pg.Rank(), &progress.Options{Out: io.Discard, Waited: watched.model.Waited}); err != nil {
+			return err
+		}
+		defer watched.meter.Close()
+	} else {
+		os.Setenv(jobenv.FlightEntriesVar, "0")
+	}
+	bare, err := newSide(ctx, dev, without)
 	if err != nil {
 		return err
 	}
@@ -146,8 +176,8 @@ func measure(ctx context.Context) error {
 		costs[i] = 100 * (float64(times[0][i])/float64(times[1][i]) - 1)
 	}
 	cost := median(costs)
-	fmt.Printf("%s, %d ranks: a step takes %v with watchdog and flight recorder, %v without: %+.2f%% (%d turns of %d steps each, the middle half of the differences from %+.2f%% to %+.2f%%)\n",
-		*dtype, watched.pg.Size(), median(times[0]), median(times[1]), cost, *turns, *steps, costs[len(costs)/4], costs[len(costs)*3/4])
+	fmt.Printf("%s, %d ranks: a step takes %v with %s, %v without: %+.2f%% (%d turns of %d steps each, the middle half of the differences from %+.2f%% to %+.2f%%)\n",
+		*dtype, watched.pg.Size(), median(times[0]), what, median(times[1]), cost, *turns, *steps, costs[len(costs)/4], costs[len(costs)*3/4])
 	if cost > *limit {
 		return fmt.Errorf("%.2f%% is above %v%%", cost, *limit)
 	}
@@ -173,7 +203,7 @@ func median[T time.Duration | float64](v []T) T {
 
 func main() {
 	flag.Parse()
-	if types[*dtype] == device.Invalid || *size < 1 || *batch < 1 || *turns < 1 || *steps < 1 || flag.NArg() > 0 {
+	if types[*dtype] == device.Invalid || *size < 1 || *batch < 1 || *turns < 1 || *steps < 1 || *of != "recorder" && *of != "page" || flag.NArg() > 0 {
 		flag.Usage()
 		os.Exit(2)
 	}
