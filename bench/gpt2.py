@@ -43,7 +43,7 @@ goddp = [f"{bin}/gpt", "--in-order", "--sample", "0", *(["--dtype", "bf16"] if g
 torch = ["torch_gpt2.py"]
 programs = {"goddp": goddp, "goddp captured": [*goddp, "--captured"], "goddp deterministic": goddp}
 if args.ranks > 1:
-    programs["goddp zero"] = [*goddp, "--zero"]
+    programs |= {f"goddp zero{stage}": [*goddp, "--stage", str(stage)] for stage in (1, 2, 3)}
 for way, attention in itertools.product(("eager", "compiled"), ("flash", "cudnn")):
     programs[f"PyTorch {way} {attention}"] = [*torch, "--attention", attention, *(["--compile"] if way == "compiled" else [])]
 if args.programs:

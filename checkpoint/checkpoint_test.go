@@ -32,6 +32,7 @@ type run struct {
 const (
 	plain = "plain"
 	zeros = "zero"
+	third = "zero, stage 3"
 )
 
 // newRun makes a model whose first value is zero everywhere, so two runs can be equal only through
@@ -52,7 +53,11 @@ func newRun(pg *comm.ProcessGroup, kind string, seed uint64) (*run, error) {
 		}
 		r.model, opt = model, must.New(newAdamW(model.Parameters()))
 	} else {
-		model, shards, err := zero.New(r.net, pg, newAdamW, nil)
+		o := &zero.Options{}
+		if kind == third {
+			o.Stage, o.BucketCapMB = 3, 0.0002
+		}
+		model, shards, err := zero.New(r.net, pg, newAdamW, o)
 		if err != nil {
 			return nil, err
 		}
@@ -168,7 +173,7 @@ func savedBits(t *testing.T, dir string) (want map[string][]byte) {
 func TestResumedRunContinuesAsAnUninterruptedOne(t *testing.T) {
 	const before, after = 5, 4
 	for _, ranks := range []int{1, 2, 3} {
-		for _, kind := range []string{plain, zeros} {
+		for _, kind := range []string{plain, zeros, third} {
 			dir := t.TempDir()
 			want := make([][]float64, ranks)
 			commtest.OnGoroutines(t, ranks, nil, func(pg *comm.ProcessGroup) error {
@@ -179,7 +184,7 @@ func TestResumedRunContinuesAsAnUninterruptedOne(t *testing.T) {
 				return err
 			})
 			for _, ranksNow := range []int{1, 2, 4} {
-				for _, kindNow := range []string{plain, zeros} {
+				for _, kindNow := range []string{plain, zeros, third} {
 					commtest.OnGoroutines(t, ranksNow, nil, func(pg *comm.ProcessGroup) error {
 						r, err := resumed(t.Context(), pg, dir, kindNow, before)
 						if err != nil {

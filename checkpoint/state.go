@@ -68,7 +68,13 @@ func (s *State) items() ([]item, error) {
 		for _, b := range nn.Buffers(s.Model) {
 			buffers[b.Name()] = true
 		}
+		parts := partsOf(s.Model)
 		for name, v := range nn.State(s.Model) {
+			if b := parts[v]; b != nil {
+				span, _ := b.Span()
+				all = append(all, item{modelKind, name, b.Var(), span, true, false})
+				continue
+			}
 			all = append(all, item{modelKind, name, v, nn.Span{Whole: v.Shape(), Hi: v.Shape().Len()}, false, buffers[name]})
 		}
 	}
@@ -90,6 +96,17 @@ func (s *State) items() ([]item, error) {
 		}
 	}
 	return all, nil
+}
+
+// partsOf returns this rank's parts of the model's divided parameters, by the variable of the whole.
+func partsOf(m nn.Model) map[*autograd.Variable]*nn.Buffer {
+	parts := map[*autograd.Variable]*nn.Buffer{}
+	for _, p := range m.Parameters() {
+		if b := p.Part(); b != nil {
+			parts[p.Var()] = b
+		}
+	}
+	return parts
 }
 
 // layout returns a hash of the names, types and shapes of the state, which must be the same on all

@@ -45,7 +45,8 @@ func (r *Report) Complete() error {
 //   - a folder with one such file or index
 //
 // Floating-point numbers are converted to the model's type. The model must be on a device ([nn.Place]). Each
-// rank calls LoadWeights and reads the file itself. If LoadWeights returns an error, some weights may have been
+// rank calls LoadWeights and reads the file itself. Of parameters that are divided among the ranks ([nn.Parameter.Part])
+// it sets its parts. If LoadWeights returns an error, some weights may have been
 // loaded.
 //
 // The file may have a tied weight under one or more of its names ([nn.AllNames]). It is an error if the elements
@@ -56,7 +57,7 @@ func LoadWeights(path string, m nn.Model) (*Report, error) {
 		return nil, err
 	}
 	defer w.close()
-	mine, report := nn.State(m), &Report{}
+	mine, parts, report := nn.State(m), partsOf(m), &Report{}
 	names, unexpected := w.namesOf(m)
 	report.Unexpected = unexpected
 	for _, name := range slices.Sorted(maps.Keys(mine)) {
@@ -74,7 +75,10 @@ func LoadWeights(path string, m nn.Model) (*Report, error) {
 			continue
 		}
 		data, err := w.readTied(names[v])
-		if err == nil {
+		if b := parts[v]; err == nil && b != nil {
+			span, _ := b.Span()
+			err = setVariable(b.Var(), data[span.Lo*dt.Size():span.Hi*dt.Size()], dt)
+		} else if err == nil {
 			err = setVariable(v, data, dt)
 		}
 		if err != nil {
@@ -167,7 +171,8 @@ func Export(path, file string, everything bool) error {
 // SaveWeights writes the weights of a model, its parameters and buffers, to one safetensors file,
 // under their own names. [LoadWeights], PyTorch and Hugging Face can load the file. One rank calls
 // SaveWeights. It waits until the device has computed the weights, or until ctx ends, and replaces
-// an existing file when the new one is complete.
+// an existing file when the new one is complete. If the parameters are divided among the ranks, SaveWeights is called
+// within zero.Model.Whole.
 func SaveWeights(ctx context.Context, file string, m nn.Model) error {
 	sources := map[string]safetensors.Source{}
 	for name, v := range nn.State(m) {

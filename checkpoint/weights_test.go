@@ -18,8 +18,10 @@ import (
 
 	"github.com/goddp/goddp/checkpoint/safetensors"
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp/zero"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/testkit/commtest"
+	"github.com/goddp/goddp/internal/testkit/must"
 	"github.com/goddp/goddp/nn"
 )
 
@@ -356,4 +358,35 @@ func TestTypesThatDevicesDoNotHave(t *testing.T) {
 	if !strings.Contains(log.String(), "model/mask.F8_E4M3 F8_E4M3[4 2]") {
 		t.Errorf("the log is %q, want what was left out", &log)
 	}
+}
+
+// Weights of parameters that are divided among ranks are saved when they are whole, and each rank loads its parts.
+func TestWeightsOfDividedParameters(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "model.safetensors")
+	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		saved, loaded := must.New(newRun(pg, third, 1)), must.New(newRun(pg, third, 2))
+		content := func(r *run) (all map[string][]byte, err error) {
+			return all, r.model.(*zero.Model).Whole(func() error { all = bits(r); return nil })
+		}
+		err := saved.model.(*zero.Model).Whole(func() error {
+			if pg.Rank() > 0 {
+				return nil
+			}
+			return SaveWeights(t.Context(), file, saved.net)
+		})
+		if err := errors.Join(err, pg.Barrier().Sync(t.Context())); err != nil {
+			return err
+		}
+		report, err := LoadWeights(file, loaded.net)
+		if err == nil {
+			err = report.Complete()
+		}
+		if err != nil {
+			return err
+		}
+		if a, b := must.New(content(saved)), must.New(content(loaded)); !maps.EqualFunc(a, b, bytes.Equal) {
+			return errors.New("the loaded weights differ")
+		}
+		return nil
+	})
 }

@@ -211,6 +211,9 @@ func (m *Model) NoSync(f func() error) error {
 	return f()
 }
 
+// Whole calls f. All parameters are whole on each rank: package ddp/zero has a model for which this is otherwise.
+func (m *Model) Whole(f func() error) error { return f() }
+
 // Parameters returns the parameters of the module, under the names that the module gives them.
 func (m *Model) Parameters() []*nn.Parameter { return m.module.Parameters() }
 

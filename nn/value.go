@@ -52,6 +52,13 @@ func (p *Parameter) Var() *autograd.Variable { return p.variable(p.name) }
 // IsPart reports whether the parameter is a part of another parameter: see [NewPart].
 func (p *Parameter) IsPart() bool { return p.whole != nil }
 
+// SetPart sets the result of Part. Package ddp/zero calls it.
+func (p *Parameter) SetPart(b *Buffer) { p.part = b }
+
+// Part returns this rank's elements of the parameter, under the parameter's name, if the parameter is divided among ranks
+// ([Buffer.Span]), and otherwise nil. Only operations may use the parameter itself then.
+func (p *Parameter) Part() *Buffer { return p.part }
+
 // Identity returns a comparable value that is equal for two Parameters if and only if they have the same variable. Use
 // it to process each variable once. Placing a parameter changes its identity.
 func (p *Parameter) Identity() any {
@@ -203,6 +210,7 @@ type value struct {
 	v     *autograd.Variable // nil before Place
 	path  string             // its name in the outermost model, for messages; empty before Add
 
+	part   *Buffer            // see Parameter.Part
 	whole  *autograd.Variable // for a part, the variable of the whole; else nil
 	master master             // for a 16-bit parameter; usually unset
 

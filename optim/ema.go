@@ -40,9 +40,10 @@ type EMA struct {
 // average is one parameter or buffer and its average.
 type average struct {
 	name    string
-	v       *autograd.Variable
+	v       *autograd.Variable // of a parameter that is divided among ranks, this rank's part
 	isParam bool
 	mean    *autograd.Variable
+	span    *nn.Span // which elements v has of a divided parameter; else nil
 }
 
 // NewEMA returns averages of the parameters of m, which opt updates. It returns an [*OptionError] if Decay is out of
@@ -152,7 +153,7 @@ func (e *EMA) start() error {
 func (e *EMA) allocate() error {
 	var all []*average
 	seen := map[*autograd.Variable]bool{}
-	add := func(name string, v *autograd.Variable, param bool) error {
+	add := func(name string, v *autograd.Variable, param bool, span *nn.Span) error {
 		if seen[v] {
 			return nil
 		}
@@ -165,16 +166,21 @@ func (e *EMA) allocate() error {
 		if err := mean.Err(); err != nil {
 			return fmt.Errorf("optim: average of %s: %w", name, err)
 		}
-		all = append(all, &average{name, v, param, mean})
+		all = append(all, &average{name, v, param, mean, span})
 		return nil
 	}
 	for _, p := range e.module.Parameters() {
-		if err := add(p.Name(), p.Var(), true); err != nil {
+		v, span := p.Var(), (*nn.Span)(nil)
+		if b := p.Part(); b != nil {
+			s, _ := b.Span()
+			v, span = b.Var(), &s
+		}
+		if err := add(p.Name(), v, true, span); err != nil {
 			return err
 		}
 	}
 	for _, b := range nn.Buffers(e.module) {
-		if err := add(b.Name(), b.Var(), false); err != nil {
+		if err := add(b.Name(), b.Var(), false, nil); err != nil {
 			return err
 		}
 	}
@@ -329,7 +335,11 @@ func (e *EMA) State() ([]*nn.Buffer, error) {
 		}
 	}
 	for _, a := range e.averages {
-		state = append(state, nn.NewBuffer(a.mean.Name(), a.mean))
+		b := nn.NewBuffer(a.mean.Name(), a.mean)
+		if a.span != nil {
+			b = b.Divided(*a.span)
+		}
+		state = append(state, b)
 	}
 	return state, nil
 }

@@ -32,6 +32,7 @@ type Model interface {
 	Passes() int
 	Stopping() bool
 	Waited() time.Duration
+	Whole(f func() error) error
 }
 
 // Config describes a training run. It is the same on all ranks, except that only rank 0 uses Log, Trace and
@@ -230,10 +231,15 @@ func (r *run) attempt(ctx context.Context) (err error) {
 	if err := r.compare(ctx); err != nil {
 		return err
 	}
-	if stopped, err := r.train(ctx); stopped || err != nil || r.Weights == "" || r.pg.Rank() != 0 {
+	if stopped, err := r.train(ctx); stopped || err != nil || r.Weights == "" {
 		return err
 	}
-	return checkpoint.SaveWeights(ctx, r.Weights, r.Model)
+	return r.Model.Whole(func() error {
+		if r.pg.Rank() != 0 {
+			return nil
+		}
+		return checkpoint.SaveWeights(ctx, r.Weights, r.Model)
+	})
 }
 
 // compare makes the ranks agree on what was done after the last step: an evaluation whose end all have seen that took

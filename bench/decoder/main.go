@@ -44,7 +44,8 @@ var (
 	rows      = flag.Int("batch", 8, "number of rows per rank")
 	length    = flag.Int("length", 2048, "number of tokens in a row; of the prompt, with --generate")
 	rank      = flag.Int("lora", 0, "train adapters of this `rank` alone")
-	stage     = flag.Int("stage", 0, "what package ddp/zero divides among the ranks: 1, 2 or 3; 0 is package ddp")
+	stage     = flag.Int("stage", 0, "what the ranks divide (ZeRO): 1 the optimizer's state, 2 the gradients too, 3 the parameters too; 0 nothing")
+	bucketMB  = flag.Float64("bucket-cap-mb", 0, "size of a bucket; 0: the default")
 	recompute = flag.String("recompute", "", "compute again in the backward pass: results of `cheap` operations, or blocks")
 	untied    = flag.Bool("untied", false, "the head has its own weight")
 	moments16 = flag.Bool("moments16", false, "AdamW's moments are in bfloat16")
@@ -63,7 +64,7 @@ type result struct {
 	StepMS     float64 `json:"step_ms"`            // of training, or of decoding a token of each row
 	Rate       float64 `json:"tokens_per_s"`       // of all ranks, without padding
 	Filled     float64 `json:"filled,omitempty"`   // the part of the tokens that is no padding, with --documents
-	PeakMiB    int64   `json:"peak_mib"`           // of the device's memory
+	PeakMiB    int64   `json:"peak_mib"`           // of the device's memory, with buckets
 	Read       float64 `json:"gb_per_s,omitempty"` // the bytes of the weights, divided by the time of a token
 }
 
@@ -112,7 +113,7 @@ func run(ctx context.Context) error {
 	if err != nil || pg.Rank() > 0 {
 		return err
 	}
-	r.PeakMiB = dev.Memory().Peak >> 20
+	r.PeakMiB += dev.Memory().Peak >> 20
 	line, err := json.Marshal(r)
 	fmt.Println(string(line))
 	return err
@@ -189,15 +190,16 @@ func (r *result) train(ctx context.Context, pg *comm.ProcessGroup, m *decoder.Mo
 	}
 	var opt optim.Optimizer
 	var clip func() error
+	var held func() int64 // the bytes of buckets, which the group allocates
 	if *stage > 0 {
-		sm, so, err := zero.New(m, pg, newLocal, &zero.Options{Stage: *stage})
+		sm, so, err := zero.New(m, pg, newLocal, &zero.Options{Options: ddp.Options{BucketCapMB: *bucketMB}, Stage: *stage})
 		if err != nil {
 			return err
 		}
-		model, opt, clip = sm, so, func() error { _, err := so.ClipGradNorm(1, nil); return err }
+		model, opt, clip, held = sm, so, func() error { _, err := so.ClipGradNorm(1, nil); return err }, func() int64 { return sm.Stats().Held }
 		r.Name += fmt.Sprint("-zero", *stage)
 	} else {
-		dm, err := ddp.New(m, pg, nil)
+		dm, err := ddp.New(m, pg, &ddp.Options{BucketCapMB: *bucketMB})
 		if err != nil {
 			return err
 		}
@@ -205,6 +207,7 @@ func (r *result) train(ctx context.Context, pg *comm.ProcessGroup, m *decoder.Mo
 			return err
 		}
 		model, clip = dm, func() error { _, err := optim.ClipGradNorm(dm.Parameters(), 1, nil); return err }
+		held = func() int64 { return dm.Stats().Held }
 	}
 	ignored := int64(data.NotALabel)
 	step := func(in ...*autograd.Variable) (*autograd.Variable, error) {
@@ -260,6 +263,7 @@ func (r *result) train(ctx context.Context, pg *comm.ProcessGroup, m *decoder.Mo
 		return err
 	}
 	took := time.Since(start).Seconds()
+	r.PeakMiB = held() >> 20
 	r.StepMS, r.Rate = took/float64(*steps)*1e3, float64(used*r.Ranks)/took
 	if *documents != "" {
 		r.Name += "-" + *documents

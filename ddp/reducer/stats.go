@@ -8,6 +8,7 @@ type Stats struct {
 	Accumulated int // the number of passes that only accumulated
 
 	Buckets []Bucket // the buckets in use, in the order in which they are reduced
+	Held    int64    // the bytes of the memory of buckets, which buckets may share
 	Rebuilt []string // the names of the parameters in the order in which rank 0's gradients became final; nil if the buckets were not rebuilt
 	Ready   []string // the names of the parameters in the order in which their gradients became final in the last pass
 	Unused  []string // the names of the parameters that the last pass did not use; nil if unused parameters are not allowed

@@ -113,7 +113,7 @@
 // scaler, all ranks must call Step of the scaler after each pass, even if Backward has already returned on one
 // rank that the step will be skipped.
 //
-// Averages of the parameters (optim.EMA) work, and are not divided. The program cannot set
+// Averages of the parameters (optim.EMA) work, and are divided only in stage 3. The program cannot set
 // Options.Hook of package ddp, because this package sets it. With Options.ReduceDType all
 // parameters must have the same type.
 //
@@ -158,8 +158,10 @@
 // [Optimizer.Gather] passes the whole state to a function on every rank, one tensor at a time, with
 // the names and shapes that the same optimizer has without shards. [Optimizer.Load] takes this
 // rank's shards of such a state. The state may come from any number of ranks, or from an optimizer
-// without shards; and an optimizer without shards can load what Gather returned. The parameters are
-// whole on all ranks: save and load them as with package ddp.
+// without shards; and an optimizer without shards can load what Gather returned. In stages 1 and 2 the
+// parameters are whole on all ranks: save and load them as with package ddp. In stage 3 package checkpoint
+// saves each rank's parts, and loads them in any stage on any number of ranks. checkpoint.LoadWeights sets the
+// parts too, and checkpoint.SaveWeights is called within Whole.
 //
 // # Failure
 //

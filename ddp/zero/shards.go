@@ -164,6 +164,7 @@ func (s *shards) Place(all []reducer.GradBucket) error {
 			return err
 		}
 	}
+	s.setParts(s.inSlots())
 	return nil
 }
 
@@ -217,7 +218,9 @@ func (s *shards) move(b *bucket) error {
 		}
 		gradsink.SetSource(p.Var(), b)
 		part := newPart(dev, p, b, b.at[k], b.shard, s.rank)
-		if !s.inSlots() {
+		if s.inSlots() {
+			gradsink.SetSource(part.local.Var(), partSource{s})
+		} else {
 			gradsink.SetSource(part.local.Var(), b) // a gather writes the whole bucket
 		}
 		s.parts = append(s.parts, part)

@@ -5,11 +5,13 @@ import (
 	"fmt"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/ddp/internal/buckets"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/capture"
 	"github.com/goddp/goddp/internal/gradsink"
+	"github.com/goddp/goddp/nn"
 )
 
 // slot is memory for the parameters of one bucket at a time, at a fixed address.
@@ -264,6 +266,23 @@ func (s *shards) captureFlow(r *capture.Step) {
 	})
 }
 
+// partSource is the gradsink.Source of this rank's parts: a program that uses them may write them.
+type partSource struct{ s *shards }
+
+func (p partSource) Use(uint64, bool) error { return p.s.settle() }
+func (p partSource) Read(string)            { p.s.settle() } // the group of a failed gather is aborted
+
+// setParts tells the parameters which part of them this rank has, or that they are whole.
+func (s *shards) setParts(areDivided bool) {
+	for _, p := range s.parts {
+		var part *nn.Buffer
+		if areDivided {
+			part = nn.NewBuffer(p.Name(), p.local.Var()).Divided(nn.Span{Whole: p.Shape(), Lo: p.lo, Hi: p.hi})
+		}
+		p.SetPart(part)
+	}
+}
+
 // Whole calls f with all parameters whole on all ranks, so that f may read and write them on each rank by itself, for
 // example to evaluate the model on one rank or to load weights. In stages 1 and 2 they always are. All ranks call Whole;
 // the parameters must be equal on all ranks when f returns. Meanwhile the parameters have memory of their own, as much
@@ -300,8 +319,10 @@ func (m *Model) Whole(f func() error) error {
 		b.rebind(whole)
 	}
 	s.flow.isWhole = true
+	s.setParts(false)
 	defer func() {
 		s.flow.isWhole = false
+		s.setParts(true)
 		for _, b := range s.buckets {
 			b.rebind(b.flat)
 		}
@@ -314,6 +335,22 @@ func (m *Model) Whole(f func() error) error {
 		}
 	}
 	return err
+}
+
+// Stats returns the Stats of package ddp. Held also counts the memory of parameters.
+func (m *Model) Stats() ddp.Stats {
+	s := m.Model.Stats()
+	for _, to := range m.shards.flow.slots {
+		s.Held += int64(to.mem.Len())
+	}
+	for _, b := range m.shards.buckets {
+		if s.Held += int64(b.sum.Bytes() + b.copy.Bytes()); b.slot != nil {
+			s.Held += int64(b.shard.Bytes())
+		} else {
+			s.Held += int64(b.flat.Bytes())
+		}
+	}
+	return s
 }
 
 // rebind makes the bucket's parameters views of flat.

@@ -47,7 +47,7 @@ var (
 	window    = flag.Int("context", 128, "number of tokens of a sample")
 	recompute = flag.String("recompute", "", "compute again in the backward pass, which takes less memory: results of `cheap` operations, or blocks")
 	captured  = flag.Bool("captured", false, "make each step one CUDA graph")
-	sharded   = flag.Bool("zero", false, "divide the optimizer's state among the processes (ZeRO, stage 1), which takes less memory")
+	stage     = flag.Int("stage", 0, "what the processes divide (ZeRO), to take less memory: 1 the optimizer's state, 2 the gradients too, 3 the parameters too; 0 nothing")
 	bucket    = flag.Float64("bucket-cap-mb", 0, "size of a bucket of gradients in `MiB` (default: 25, and 1 for the first)")
 	initial   = flag.String("init", "", "start from the parameters in `file`, as --save writes it")
 
@@ -200,25 +200,34 @@ func run(ctx context.Context) error {
 		LR: rate, ClipNorm: 1, Captured: *captured, Log: *log, LogEvery: *period, Trace: *trace, Weights: *save,
 		Checkpoints: *resume, SaveEvery: *every,
 	})
-	if err != nil || model.Stopping() || pg.Rank() != 0 {
+	if err != nil || model.Stopping() {
 		return err
 	}
-	return sampleText(ctx, net, c)
+	return model.Whole(func() error {
+		if pg.Rank() != 0 {
+			return nil
+		}
+		return sampleText(ctx, net, c)
+	})
 }
 
-// distribute averages the gradients of net over the group, and makes its optimizer. With --zero each process
-// has a part of the optimizer's state.
-func distribute(net *decoder.Model, pg *comm.ProcessGroup) (*ddp.Model, optim.Optimizer, error) {
+// distributed is a model of package ddp or ddp/zero.
+type distributed interface {
+	train.Model
+	Run(forward func() *autograd.Variable) *autograd.Variable
+	Stats() ddp.Stats
+	Whole(f func() error) error
+}
+
+// distribute averages the gradients of net over the group, and makes its optimizer. With --stage each process
+// has a part of the optimizer's state, and of what the stage says.
+func distribute(net *decoder.Model, pg *comm.ProcessGroup) (distributed, optim.Optimizer, error) {
 	newLocal := func(params []*nn.Parameter) (*optim.AdamW, error) {
 		return newOptimizer(params, *decay, *dtype != "f32")
 	}
 	o := &ddp.Options{BucketCapMB: *bucket}
-	if *sharded {
-		model, opt, err := zero.New(net, pg, newLocal, &zero.Options{Options: *o})
-		if err != nil {
-			return nil, nil, err
-		}
-		return model.Model, opt, nil
+	if *stage > 0 {
+		return zero.New(net, pg, newLocal, &zero.Options{Options: *o, Stage: *stage})
 	}
 	model, err := ddp.New(net, pg, o)
 	if err != nil {

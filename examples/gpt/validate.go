@@ -8,7 +8,6 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/data"
-	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/decoder"
 	"github.com/goddp/goddp/metrics"
 	"github.com/goddp/goddp/progress"
@@ -18,14 +17,14 @@ import (
 type validation struct {
 	pg     *comm.ProcessGroup
 	net    *decoder.Model
-	model  *ddp.Model
+	model  distributed
 	tokens *data.Tokens // nil: there is no text to validate with
 	loader *data.Loader
 	every  int // the number of steps between two validations
 }
 
 // newValidation opens the shards of --validate, for samples of window tokens. The caller closes the validation.
-func newValidation(pg *comm.ProcessGroup, net *decoder.Model, model *ddp.Model, window int) (v *validation, err error) {
+func newValidation(pg *comm.ProcessGroup, net *decoder.Model, model distributed, window int) (v *validation, err error) {
 	v = &validation{pg: pg, net: net, model: model}
 	if *held == "" {
 		return v, nil
@@ -55,9 +54,7 @@ func (v *validation) close() error {
 // of device memory that was in use at once.
 func (v *validation) evaluate(ctx context.Context) ([]progress.Value, error) {
 	peak := float64(v.pg.Device().Memory().Peak)
-	for _, b := range v.model.Stats().Buckets { // the process group allocates them
-		peak += float64(b.Padded)
-	}
+	peak += float64(v.model.Stats().Held) // the process group allocates them
 	values := []progress.Value{progress.V("peak_bytes", peak)}
 	if v.tokens == nil {
 		return values, nil

@@ -11,6 +11,14 @@ import (
 func (r *Reducer) Stats() reducer.Stats {
 	s := r.stats
 	s.Buckets, s.Ready = r.describeBuckets(), r.names(r.core.order)
+	for _, b := range r.buckets {
+		if b.slot == own {
+			s.Held += int64(b.size)
+		}
+	}
+	for _, to := range r.slots {
+		s.Held += int64(to.buf.Len())
+	}
 	for i, unused := range r.core.unused {
 		if unused && !r.core.shadow {
 			s.Unused = append(s.Unused, r.params[i].Name)
