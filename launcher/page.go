@@ -202,6 +202,10 @@ func (s *spawner) giveReports(p *process) (theirs *os.File, err error) {
 	return theirs, err
 }
 
+// reportRate is the number of bytes that copyReports takes from a worker in a second. A program that reports more loses
+// it, as the kernel then has no room.
+const reportRate = 512 << 10
+
 // copyReports passes on the numbers of a worker until the channel is closed, or endSoon's deadline has passed.
 func (p *process) copyReports(to observer) {
 	defer p.conn.Close()
@@ -212,6 +216,7 @@ func (p *process) copyReports(to observer) {
 			return
 		}
 		_ = to.Report(int(p.shownAs.Load()), buf[:n]) // a program that writes something else there has no numbers
+		time.Sleep(time.Second * time.Duration(n) / reportRate)
 	}
 }
 
@@ -243,15 +248,25 @@ type lineMessage struct {
 
 type eventMessage struct{ Kind, Text string }
 
-// remoteRun tells the node with the page what happens on this one. What its connection does not take in time is lost.
+// remoteRun tells the node with the page what happens on this one. What its connection does not take in time is lost, and
+// so are lines beyond maxLines, because the connection is also that of the rendezvous.
 type remoteRun struct {
 	conn    net.Conn
 	box     *wire.Outbox
 	running sync.WaitGroup
+
+	mu     sync.Mutex
+	second int64 // the second, since 1970, in which lines were sent last
+	lines  int   // the number of lines in that second
 }
 
-// maxObservations is the number of bytes that may wait for the connection with the page.
-const maxObservations = 1 << 20
+const (
+	// maxObservations is the number of bytes that may wait for the connection with the page.
+	maxObservations = 1 << 20
+	// maxLines is the number of lines of all workers that are sent in a second, and maxText that of the bytes of a line.
+	maxLines = 500
+	maxText  = 1 << 10
+)
 
 func newRemoteRun(c net.Conn) *remoteRun {
 	r := &remoteRun{conn: c, box: wire.NewOutbox(maxObservations)}
@@ -269,7 +284,16 @@ func (r *remoteRun) Report(rank int, datagram []byte) error {
 func (r *remoteRun) Worker(w page.Worker) { r.send(&observation{Worker: &w}) }
 
 func (r *remoteRun) Line(rank int, text string, isErr bool) {
-	r.send(&observation{Line: &lineMessage{rank, text, isErr}})
+	r.mu.Lock()
+	if now := time.Now().Unix(); now != r.second {
+		r.second, r.lines = now, 0
+	}
+	r.lines++
+	isLost := r.lines > maxLines
+	r.mu.Unlock()
+	if !isLost {
+		r.send(&observation{Line: &lineMessage{rank, text[:min(len(text), maxText)], isErr}})
+	}
 }
 
 func (r *remoteRun) Event(kind, text string) {

@@ -132,7 +132,7 @@ func TestCurvesMoveAndTheSlowRankIsNamed(t *testing.T) {
 	_, url := start(t, nil, "-slow", "2", "-slow-file", slow)
 	ctx := browser(t, url)
 	await(t, ctx, loaded, `charts.get("loss")?.data?.[0].length > 3`)
-	await(t, ctx, loaded, `charts.get("loss").data[0].at(-1) > 100`)
+	await(t, ctx, loaded, `charts.get("loss").data[0].at(-1) > 100 && charts.get("time of a step").data[3].at(-1) > 0`)
 	await(t, ctx, loaded, `document.querySelector(".plot").dispatchEvent(new KeyboardEvent("keydown", {key: "+", bubbles: true})) && zoom !== null`)
 	await(t, ctx, loaded, `document.querySelector(".plot").dispatchEvent(new KeyboardEvent("keydown", {key: "0", bubbles: true})) && zoom === null`)
 	await(t, ctx, loaded, `document.querySelector(".plot").getAttribute("aria-label").startsWith("loss: ") && document.getElementById("heat").getAttribute("aria-label").startsWith("Heat map of 4 ranks")`)

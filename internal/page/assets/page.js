@@ -41,12 +41,12 @@ function bytes(v, digits = 3) {
   return Number(v.toPrecision(digits)) + " " + units[i];
 }
 
-function seconds(v) {
+function seconds(v, digits = 3) {
   if (v === null || v === undefined) return "–";
   if (v === 0) return "0 s";
-  if (v < 1e-3) return Number((v * 1e6).toPrecision(3)) + " µs";
-  if (v < 1) return Number((v * 1e3).toPrecision(3)) + " ms";
-  if (v < 120) return Number(v.toPrecision(3)) + " s";
+  if (v < 1e-3) return Number((v * 1e6).toPrecision(digits)) + " µs";
+  if (v < 1) return Number((v * 1e3).toPrecision(digits)) + " ms";
+  if (v < 120) return Number(v.toPrecision(digits)) + " s";
   return duration(v);
 }
 
@@ -60,7 +60,8 @@ function duration(s) {
 }
 
 const isBytes = (name) => /(^|_)bytes$/.test(name);
-const format = (name, v, digits) => v === null || v === undefined ? "–" : isBytes(name) ? bytes(v, digits) : short(v, digits);
+const isTime = (name) => name === timeOfStep;
+const format = (name, v, digits) => v === null || v === undefined ? "–" : isTime(name) ? seconds(v, digits) : isBytes(name) ? bytes(v, digits) : short(v, digits);
 
 // ticks formats the numbers of an axis with as many digits as make them differ.
 function ticks(name, values) {
@@ -229,9 +230,10 @@ function showChoices(s) {
 
 // ---- curves
 
-const order = ["loss", "validation_loss", "eval_loss", "accuracy", "lr", "grad_norm", "samples_per_second", "tokens_per_second", "mfu"];
+const timeOfStep = "time of a step"; // a curve that the page itself adds
+const order = ["loss", "validation_loss", "eval_loss", "accuracy", "lr", "grad_norm", "samples_per_second", "tokens_per_second", "mfu", timeOfStep];
 function allNames() {
-  const names = [...new Set(states.flatMap((s) => s.names))];
+  const names = [...new Set(states.flatMap((s) => s.parts.length ? [...s.names, timeOfStep] : s.names))];
   const place = (n) => { const i = order.indexOf(n); return i >= 0 ? i : isBytes(n) || n === "goroutines" ? order.length + 1 : order.length; };
   return names.sort((a, b) => place(a) - place(b) || (a < b ? -1 : a > b ? 1 : 0));
 }
@@ -341,7 +343,7 @@ async function drawCharts() {
   await Promise.all(names.map(async (name) => {
     const c = charts.get(name);
     const bins = Math.max(100, Math.round(c.plot.clientWidth || 320));
-    const all = await Promise.all(states.map((_, run) => get("curves", {run, name, bins, from: zoom ? zoom[0] : 0, to: zoom ? zoom[1] : -1})));
+    const all = await Promise.all(states.map((_, run) => get("curves", {run, ...(isTime(name) ? {kind: "times", name: "step"} : {name}), bins, from: zoom ? zoom[0] : 0, to: zoom ? zoom[1] : -1})));
     const tables = all.map(merge);
     c.data = tables.length === 1 ? tables[0] : uPlot.join(tables);
     const shape = tables.length + ($("log").checked ? "log" : "");
@@ -349,7 +351,8 @@ async function drawCharts() {
     const x = c.data[0];
     const first = zoom ? zoom[0] : 0, last = zoom ? zoom[1] : Math.max(1, ...states.map((s) => s.step));
     c.u.batch(() => { c.u.setScale("x", {min: first, max: last}); scaleY(c, tables.length); });
-    let latest = null, isBad = false;
+    const means = c.data[3].filter((v) => v !== null);
+    let latest = isTime(name) ? means[means.length - 1] : null, isBad = false;
     for (const s of states) for (const l of s.latest) if (l.name === name) { latest = l.value; isBad = l.value === null; }
     setText(c.latest, isBad ? "not finite" : format(name, latest));
     c.latest.className = isBad ? "latest bad" : "latest";
