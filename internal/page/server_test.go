@@ -14,12 +14,41 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/goddp/goddp/internal/telemetry"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testkit.Main(m, map[string]func(){"reader": read}) }
+
+// urlVar holds the URL that the program reader gets.
+const urlVar = "GODDP_TEST_URL"
+
+// read is a program that gets the page, and prints the status or the error.
+func read() {
+	res, err := http.Get(os.Getenv(urlVar))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(res.Status)
+}
+
+// Another user of the host gets no answer, even with the token.
+func TestOtherUsersAreRefused(t *testing.T) {
+	testkit.Long(t)
+	testkit.Need(t, testkit.Linux)
+	s, _ := serve(t, NewRun(Info{}))
+	for isOther, want := range map[bool]string{false: "200 OK\n", true: "EOF\n"} {
+		cmd := testkit.Self(t, "reader")
+		cmd.Env = append(cmd.Env, urlVar+"="+s.URL())
+		if isOther {
+			cmd = testkit.AsUser(t, cmd)
+		}
+		if out, err := cmd.Output(); err != nil || !strings.HasSuffix(string(out), want) && !(isOther && strings.Contains(string(out), "reset by peer")) {
+			t.Errorf("another user %v: %q, %v, want %q", isOther, out, err, want)
+		}
+	}
+}
 
 // serve serves a run, and returns the URL of a path.
 func serve(t *testing.T, r *Run) (s *Server, at func(path string) string) {

@@ -271,7 +271,7 @@ function build(c, runs) {
     scales: {x: {time: false}, y: {distr: $("log").checked ? 3 : 1}},
     axes: [
       {...axis, size: 28, space: 60, values: (u, v) => v.map((x) => Number.isInteger(x) ? (Math.abs(x) >= 1e5 ? x / 1000 + "k" : x.toLocaleString("en")) : "")},
-      {...axis, size: 64, values: (u, v) => ticks(c.name, v)},
+      {...axis, size: (u, texts) => Math.max(48, 14 + 6.2 * Math.max(0, ...(texts || []).map((t) => t.length))), values: (u, v) => ticks(c.name, v)},
     ],
     cursor: {sync: {key: syncKey, setSeries: false}, drag: {x: true, y: false, setScale: false}, y: false},
     legend: {show: false},
@@ -371,7 +371,7 @@ function scaleY(c, runs) {
   }
   if (!(lo <= hi)) return;
   if ($("log").checked) { c.u.setScale("y", {min: lo / 1.1, max: hi * 1.1}); return; }
-  const pad = (hi - lo || Math.abs(hi) || 1) * 0.06;
+  const pad = Math.max((hi - lo) * 0.06, Math.abs(hi) * 0.002, hi === lo ? 0.05 * Math.abs(hi) || 1 : 0); // noise must not fill the panel
   c.u.setScale("y", {min: lo >= 0 ? Math.max(0, lo - pad) : lo - pad, max: hi + pad});
 }
 
