@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	daemon.Main()
 	ReaperMain()
 	testkit.Main(m, map[string]func(){
-		"peers": testPeers, "survivor": testSurvivor, "chatter": testChatter, "dedicated": testDedicated, "recorder": testRecorder, "judge": testJudge,
+		"peers": testPeers, "survivor": testSurvivor, "chatter": testChatter, "dedicated": testDedicated, "recorder": testRecorder, "judge": testJudge, "reporter": testReporter,
 		"agent": func() { // whose program cannot be a reaper, with one worker
 			canReap.Store(false)
 			_, err := Run(context.Background(), &Config{Args: []string{"bash", "-c", "echo pid $$; exec sleep 1000"}})

@@ -1,0 +1,61 @@
+package launcher
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/goddp/goddp/internal/page"
+	"github.com/goddp/goddp/internal/telemetry"
+	"github.com/goddp/goddp/internal/testkit"
+	"github.com/goddp/goddp/progress"
+)
+
+// testReporter reports some steps, and fails.
+func testReporter() {
+	rank, err := strconv.Atoi(os.Getenv("RANK"))
+	check(err)
+	m, err := progress.New(rank, &progress.Options{Every: 1, Out: io.Discard})
+	check(err)
+	for step := range 3 {
+		m.Lap("data")
+		m.Step(1)
+		m.Log(progress.V("loss", float64(step)))
+	}
+	check(m.Close())
+	fmt.Println("rank", rank, "ends")
+	os.Exit(1)
+}
+
+// A run's folder holds what the workers reported and wrote, how they ended, and the culprit. The next run goes on with it.
+func TestRunDir(t *testing.T) {
+	testkit.Long(t)
+	dir := t.TempDir()
+	program := testkit.Self(t, "reporter")
+	for range 2 {
+		_, err := Run(t.Context(), &Config{Args: program.Args, Env: program.Env, RunDir: dir, Stdout: io.Discard, Stderr: io.Discard})
+		if ExitCode(err) != 1 {
+			t.Fatal(err)
+		}
+		r := page.NewRun(page.Info{})
+		if err := r.Load(dir); err != nil {
+			t.Fatal(err)
+		}
+		s := r.State()
+		if s.Status != "failed" || len(s.Culprits) != 1 || s.Culprits[0] != 0 || !strings.Contains(s.Failure, "FAILED") {
+			t.Errorf("%s, culprits %v, failure %q", s.Status, s.Culprits, s.Failure)
+		}
+		if len(s.Ranks) != 1 || s.Ranks[0].State != "exited with code 1" || s.Ranks[0].Step != 3 {
+			t.Errorf("ranks %+v", s.Ranks)
+		}
+		if c := r.Curves(telemetry.Values, "loss", 0, -1, 10); fmt.Sprint(c.Steps) != "[1 2 3]" || c.Ranks[0].Mean[2] != 2 {
+			t.Errorf("curves %+v", c)
+		}
+		if lines := r.Lines(0); len(lines) == 0 || lines[len(lines)-1].Text != "rank 0 ends" {
+			t.Errorf("lines %v", lines)
+		}
+	}
+}
