@@ -17,10 +17,19 @@ function make(tag, props, ...children) {
 // setText changes a text only if it differs, so that screen readers and selections are left alone.
 function setText(e, text) { if (e.textContent !== text) e.textContent = text; }
 
+const kept = new Map(); // the last answers, for the time after golaunch has ended
+
 async function get(path, params) {
-  const r = await fetch(path + "?" + new URLSearchParams({...params, token}), {cache: "no-store"});
-  if (!r.ok) throw new Error(path + ": " + r.status);
-  return r.json();
+  const {bins, from, to, ...which} = params;
+  const key = path + JSON.stringify(which);
+  try {
+    const r = await fetch(path + "?" + new URLSearchParams({...params, token}), {cache: "no-store"});
+    if (!r.ok) throw new Error(path + ": " + r.status);
+    kept.set(key, await r.json());
+  } catch (e) {
+    if (!kept.has(key)) throw e;
+  }
+  return kept.get(key);
 }
 
 // ---- numbers for people
@@ -72,7 +81,7 @@ function ticks(name, values) {
   }
   return texts;
 }
-const title = (name) => name.replace(/_bytes$/, "").replaceAll("_", " ");
+const title = (name) => name.replace(/_bytes$/, " memory").replaceAll("_", " ");
 
 // ---- state
 
@@ -141,6 +150,10 @@ function showState() {
   if (s.slow) alerts.push(["", s.slow.text[0].toUpperCase() + s.slow.text.slice(1) + "."]);
   if (s.refused) alerts.push(["", `Too many different numbers: the page has no room for ${s.refused}${s.refused >= 1000 ? " or more" : ""} of them.`]);
   for (const l of s.latest) if (l.value === null) alerts.push(["bad", `${title(l.name)} is not finite at step ${l.step.toLocaleString("en")}.`]);
+  // Screen readers are told what has changed, but not each new time of the slowest rank.
+  const told = alerts.filter(([, text]) => !s.slow || text.toLowerCase() !== s.slow.text.toLowerCase() + ".").map(([, text]) => text);
+  if (s.slow) told.push(`Rank ${s.slow.rank} is the slowest: ${s.slow.part}.`);
+  setText($("told"), told.join(" "));
   update($("alerts"), alerts, () => make("div"), (e, [kind, text]) => { e.className = "alert " + kind; setText(e, text); });
 
   $("failure").hidden = !s.failure;
