@@ -203,6 +203,9 @@ func (m *Model) Output(y *autograd.Variable) *autograd.Variable {
 // f reduces the sum.
 func (m *Model) NoSync(f func() error) error {
 	if h, ok := m.hook.(interface{ ReducesAlways() bool }); ok && h.ReducesAlways() {
+		if m.isJoining { // a rank without inputs would make a step after each pass
+			return errors.New("ddp: NoSync within Join: each pass of this model reduces, so want one pass in each step")
+		}
 		return f()
 	}
 	was, captured := m.noSync, m.isNoSyncCaptured

@@ -86,6 +86,9 @@
 // ranks make the same passes, an error of a pass reaches all ranks at once, and accumulated gradients may differ from
 // those of stage 1 by rounding. With Options.ReduceDType they are added in float32.
 //
+// Within [Model.Join], a rank without inputs takes part in the gathers too, if it has made a pass before. NoSync and
+// DivideByActive cannot be used there.
+//
 // If a rank lacks a gradient or its pass fails, it still starts the gathers that the other ranks expect, and all ranks
 // skip the step with the same error, as in stage 1. If its very first pass fails, the order is not known yet, so the
 // rank aborts the group with the cause. So does a rank whose gather fails.

@@ -39,6 +39,8 @@ func (m *Model) Join(f func() error, opts *JoinOptions) error {
 	var err error
 	if s.join.isActive {
 		err = errors.New("Join was called within Join")
+	} else if s.stage > 1 && o.DivideByActive {
+		err = fmt.Errorf("JoinOptions.DivideByActive is set in stage %d, want stage 1", s.stage)
 	} else {
 		err = buckets.Verify(s.pg.Context(), s.pg, buckets.List{What: "join option", Items: []string{fmt.Sprint("Step ", o.Step != nil)}})
 	}

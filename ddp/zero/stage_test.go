@@ -31,6 +31,7 @@ type chain struct {
 	nn.Container
 	first  *nn.Parameter
 	blocks []nn.Module
+	skips  bool // Forward leaves out a block
 }
 
 func newChain(o nn.LinearOptions, dropout float64) *chain {
@@ -52,7 +53,10 @@ func newChain(o nn.LinearOptions, dropout float64) *chain {
 }
 
 func (c *chain) Forward(x *autograd.Variable) *autograd.Variable {
-	for _, b := range c.blocks {
+	for i, b := range c.blocks {
+		if i == 5 && c.skips {
+			continue
+		}
 		x = b.Forward(x)
 	}
 	w := autograd.Slice(c.first.Var(), 0, 0, width, 1)
@@ -84,7 +88,8 @@ func TestStagesTrainAlike(t *testing.T) {
 		steps = 30
 	}
 	bf := nn.LinearOptions{DType: device.BFloat16, Compute: device.Float32}
-	half, wide := deep, deep
+	half, wide, static := deep, deep, deep
+	static.StaticGraph = true
 	half.BucketCapMB /= 4 // of a quarter of the bytes
 	wide.BucketCapMB, wide.ReduceDType = wide.BucketCapMB/2, device.Float32
 	for _, c := range []struct {
@@ -101,6 +106,7 @@ func TestStagesTrainAlike(t *testing.T) {
 		{"groups by name, clipped", grouped, double, device.Float64, deep, 0, true},
 		{"AdamW, 16 bits", adamW, bf, device.Float32, half, 0, false},
 		{"AdamW, 16 bits reduced in 32", adamW, bf, device.Float32, wide, 0, true},
+		{"SGD, a block is unused", sgd, double, device.Float64, static, 0, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			onBoth(t, func(pg *comm.ProcessGroup) error {
@@ -110,6 +116,7 @@ func TestStagesTrainAlike(t *testing.T) {
 				for _, stage := range []int{1, 2, 3} {
 					autograd.Generator(pg.Device()).Seed(1)
 					net := newChain(c.o, c.dropout)
+					net.skips = c.opts.StaticGraph
 					w, err := staged(net, pg, c.make, c.opts, stage)
 					if err != nil {
 						return err
@@ -208,6 +215,46 @@ func TestParametersInSlots(t *testing.T) {
 		}
 		return nil
 	}, 2, 4)
+}
+
+// Ranks without inputs take part in the gathers and reductions of stages 2 and 3.
+func TestUnevenInputsOfStages(t *testing.T) {
+	for _, share := range shares {
+		t.Run(share.name, func(t *testing.T) {
+			onBoth(t, func(pg *comm.ProcessGroup) error {
+				var want []byte
+				for _, stage := range []int{1, 2, 3} {
+					net := newChain(double, 0)
+					w := must.New(staged(net, pg, adamW, deep, stage))
+					if _, err := w.train(pg, device.Float64, 0, 1); err != nil { // shows all ranks the order of gathers
+						return err
+					}
+					err := w.join(JoinOptions{}, func() error {
+						if err := w.model.NoSync(func() error { return nil }); (err != nil) != (stage > 1) {
+							return fmt.Errorf("NoSync: %w", err)
+						}
+						_, err := w.train(pg, device.Float64, 1, 1+share.of(pg.Rank(), pg.Size()))
+						return err
+					})
+					if err == nil {
+						_, err = w.train(pg, device.Float64, 20, 22)
+					}
+					if err != nil {
+						return fmt.Errorf("stage %d: %w", stage, err)
+					}
+					got := must.New(w.wholeBits(net))
+					if stage > 1 && !bytes.Equal(got, want) {
+						return fmt.Errorf("stage %d: the parameters differ from those of stage 1", stage)
+					}
+					want = got
+					if err := w.join(JoinOptions{DivideByActive: true}, func() error { return nil }); (err != nil) != (stage > 1) {
+						return fmt.Errorf("stage %d: with DivideByActive: %v", stage, err)
+					}
+				}
+				return nil
+			}, 3)
+		})
+	}
 }
 
 // fallible is an identity that fails on request, in the forward or the backward pass.
@@ -362,7 +409,9 @@ func TestCollectivesOfAStepThatFail(t *testing.T) {
 			err := step(steps)
 			switch isLast := after.Load() > 0; {
 			case isLast && err == nil:
-				made = pg.Rank() == 1 || made
+				if pg.Rank() == 1 {
+					made = true
+				}
 			case isLast || err == nil || !strings.Contains(err.Error(), errInjected.Error()):
 				return fmt.Errorf("failure of call %d: got %v", nth, err)
 			}
