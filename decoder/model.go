@@ -60,6 +60,7 @@ type block interface {
 	// apply returns the two terms of the block's result, given its input x [b t hidden] and the first normalization
 	// of x. It frees what no gradient reads.
 	apply(x, normed *autograd.Variable, p *pass) (sum, h *autograd.Variable)
+	memory() blockMemory
 }
 
 // ForwardOptions are the choices of a forward pass. The zero value computes causal attention over rows that each start

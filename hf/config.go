@@ -89,6 +89,15 @@ func (c *config) setWindows(uses bool, isWindowed func(layer int) bool) {
 	}
 }
 
+// NewModel makes the model that config.json in dir describes, without weights and not placed.
+func NewModel(dir string, recompute decoder.Recompute) (*decoder.Model, error) {
+	_, m, err := newModel(dir, recompute)
+	if err != nil {
+		return nil, fmt.Errorf("hf: %w", err)
+	}
+	return m, nil
+}
+
 // newModel reads config.json in dir, and makes the model that it describes.
 func newModel(dir string, recompute decoder.Recompute) (text []byte, m *decoder.Model, err error) {
 	path := filepath.Join(dir, "config.json")

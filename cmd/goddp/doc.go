@@ -10,6 +10,7 @@
 //	goddp page runs/one runs/two
 //	goddp tokens input.txt -o shards --tokenizer MODEL
 //	goddp merge MODEL ADAPTERS OUT
+//	goddp memory MODEL --batch 8 --recompute cheap --gpu 40
 //	goddp gguf MODEL model.gguf --type q8_0
 //	goddp checkpoint ls FOLDER
 //

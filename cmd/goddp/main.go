@@ -36,6 +36,7 @@ var commands = []command{
 	{"tokens", "make token shards of text, by GPT-2's encoding or a model's tokenizer", makeTokens},
 	{"merge", "merge adapters of low rank into their base model", mergeAdapters},
 	{"gguf", "write a model as a GGUF file, for llama.cpp", writeGGUF},
+	{"memory", "say whether training a model fits on a GPU, and what takes the memory", estimateMemory},
 	{"checkpoint", "list, verify, compare and convert checkpoints", checkpoints},
 }
 
