@@ -39,6 +39,7 @@
 //
 // A block keeps what the gradients read: in Llama's family, per token, 6 rows of the hidden size, 2 of the keys' and 3 of
 // the feed-forward size; in GPT-2, 8 and 2. With [RecomputeCheap] it keeps 4, 2 and 2; in GPT-2, 6 and 1. With
-// [RecomputeBlocks] it keeps only its input, and the backward pass computes the block again. [Model.Loss] never has the logits of all tokens in memory, except with an adapter of lm_head: see
+// [RecomputeBlocks] it keeps only its input, and the backward pass computes the block again. [Model.Memory] estimates what
+// a step takes. [Model.Loss] never has the logits of all tokens in memory, except with an adapter of lm_head: see
 // [autograd.LinearCrossEntropyLoss].
 package decoder
