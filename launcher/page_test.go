@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -56,6 +57,23 @@ func TestRunDir(t *testing.T) {
 		}
 		if lines := r.Lines(0); len(lines) == 0 || lines[len(lines)-1].Text != "rank 0 ends" {
 			t.Errorf("lines %v", lines)
+		}
+	}
+}
+
+// A job whose page cannot be served, or whose run cannot be kept, does not start.
+func TestPageThatCannotBe(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for want, cfg := range map[string]*Config{
+		"lookup tcp/port: unknown port": {Page: "127.0.0.1:port", RunDir: t.TempDir()},
+		"not a directory":               {Page: "127.0.0.1", RunDir: file},
+	} {
+		cfg.Args, cfg.Stdout, cfg.Stderr = []string{"true"}, io.Discard, io.Discard
+		if result, err := Run(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), want) || result != nil {
+			t.Errorf("%v, %+v, want %q", err, result, want)
 		}
 	}
 }

@@ -1,0 +1,132 @@
+package page
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/goddp/goddp/internal/telemetry"
+)
+
+// State is what the page shows beside the curves.
+type State struct {
+	Info
+	Version    int64       `json:"version"`
+	Now        time.Time   `json:"now"`
+	Status     string      `json:"status"`
+	Ended      *time.Time  `json:"ended,omitempty"`
+	WorldSize  int         `json:"world_size"`
+	Restarts   int         `json:"restarts"`
+	Step       int64       `json:"step"`
+	Names      []string    `json:"names"`
+	Parts      []string    `json:"parts"`
+	Refused    int         `json:"refused,omitempty"`
+	Latest     []Latest    `json:"latest"`
+	Ranks      []RankState `json:"ranks"`
+	Slow       *Slow       `json:"slow,omitempty"`
+	Events     []Event     `json:"events"`
+	Failure    string      `json:"failure,omitempty"`
+	Culprits   []int       `json:"culprits,omitempty"`
+	Checkpoint *Saved      `json:"checkpoint,omitempty"`
+	Dropped    uint64      `json:"dropped,omitempty"`
+}
+
+// Latest is the last point of a series of the lowest rank that has it.
+type Latest struct {
+	Name  string `json:"name"`
+	Step  int64  `json:"step"`
+	Value value  `json:"value"`
+}
+
+// Saved says when a checkpoint was durable, and how long that took.
+type Saved struct {
+	Step int64     `json:"step"`
+	Time time.Time `json:"time"`
+	Took value     `json:"took"`
+}
+
+// RankState is what the page shows of a rank.
+type RankState struct {
+	Worker
+	Step   int64            `json:"step"`
+	Silent float64          `json:"silent"` // seconds since the last report; -1 before the first
+	Parts  map[string]value `json:"parts,omitempty"`
+}
+
+// State returns the state.
+func (r *Run) State() *State {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.now()
+	s := &State{
+		Info: r.info, Version: r.version, Now: now, Status: r.status, WorldSize: r.worldSize, Restarts: r.restarts,
+		Names: slices.Sorted(maps.Keys(r.names)), Parts: r.sortedParts(), Refused: len(r.refused),
+		Checkpoint: r.checkpoint, Events: append([]Event{}, r.events...), Failure: r.failure, Culprits: r.culprits, Latest: []Latest{}, Ranks: []RankState{},
+	}
+	if !r.ended.IsZero() {
+		s.Ended = &r.ended
+	}
+	paces := map[int]map[string]float64{}
+	for _, n := range r.sortedRanks() {
+		w, isWorker := r.workers[n]
+		k := r.ranks[n]
+		if !isWorker && (k == nil || r.worldSize > 0 && n >= r.worldSize) {
+			continue
+		}
+		w.Rank = n
+		state := RankState{Worker: w, Silent: -1}
+		if k != nil {
+			state.Step = k.step
+			if s.Step = max(s.Step, k.step); !k.at.IsZero() {
+				state.Silent = now.Sub(k.at).Seconds()
+			}
+			s.Dropped += k.dropped
+			p := k.pace.mean()
+			if !isWorker || w.State == Running {
+				paces[n] = p
+			}
+			state.Parts = map[string]value{}
+			for _, name := range s.Parts {
+				if v, isMeasured := p[name]; isMeasured {
+					state.Parts[name] = value(v)
+				} else if last := r.series[key{telemetry.Times, name, n}]; p == nil && last != nil { // the run was loaded
+					state.Parts[name] = value(last.latest)
+				}
+			}
+		}
+		s.Ranks = append(s.Ranks, state)
+	}
+	if r.status == Running {
+		s.Slow = slowest(paces)
+	}
+	for _, name := range s.Names {
+		for _, n := range r.sortedRanks() {
+			if last := r.series[key{telemetry.Values, name, n}]; last != nil {
+				s.Latest = append(s.Latest, Latest{name, last.at, value(last.latest)})
+				break
+			}
+		}
+	}
+	return s
+}
+
+// sortedRanks returns all ranks that the run knows.
+func (r *Run) sortedRanks() []int {
+	all := slices.Collect(maps.Keys(r.ranks))
+	return slices.Compact(slices.Sorted(slices.Values(slices.AppendSeq(all, maps.Keys(r.workers)))))
+}
+
+// sortedParts returns the parts in the order in which a step makes them, and those of the program behind them.
+func (r *Run) sortedParts() []string {
+	own := []string{telemetry.Data, telemetry.Forward, telemetry.Backward, telemetry.Wait, telemetry.Optimizer, telemetry.Replay,
+		telemetry.Log, telemetry.Evaluation, telemetry.Checkpoint, telemetry.Other}
+	place := func(name string) int {
+		if i := slices.Index(own, name); i >= 0 {
+			return i
+		}
+		return len(own)
+	}
+	parts := slices.Sorted(maps.Keys(r.parts))
+	slices.SortStableFunc(parts, func(a, b string) int { return place(a) - place(b) })
+	return parts
+}
