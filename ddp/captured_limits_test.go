@@ -117,7 +117,7 @@ func TestEmulatedRegroupInALoopOfCapturedSteps(t *testing.T) {
 // are replays.
 func TestEmulatedReplayIsSkippedIfAGradientIsMissing(t *testing.T) {
 	const bad, steps = 5, 12
-	for _, how := range []training{{scaled: true}, {stage: 1, unclipped: true}} {
+	for _, how := range []training{{scaled: true}, {stage: 1, unclipped: true}, {stage: 3, unclipped: true}} {
 		wantSame(t, how, func(r *replica, capture func(stepFunc) stepFunc) (string, error) {
 			step := capture(r.step)
 			var scales []float64
@@ -193,22 +193,24 @@ func (f failsCaptured) Backward(c *autograd.Call, _ int, dst device.Tensor, acc 
 
 // If the backward pass of a step fails while it is captured, the step runs uncaptured, and so do the next ones.
 func TestEmulatedFailedCaptureOfAModelChangesNothing(t *testing.T) {
-	wantSame(t, training{}, func(r *replica, capture func(stepFunc) stepFunc) (string, error) {
-		step := capture(func(in ...*autograd.Variable) (*autograd.Variable, error) {
-			y := r.model.Forward(autograd.Apply(failsCaptured{r.pg.Device()}, in[0]))
-			y = r.model.Output(autograd.Apply(failsCaptured{r.pg.Device()}, y))
-			loss := nn.MSELoss(y, in[1], nil)
-			if err := loss.Backward(nil); err != nil {
-				return nil, err
-			}
-			err := r.opt.Step()
-			r.opt.ZeroGrad()
-			return loss, err
+	for _, how := range []training{{}, {stage: 3}} {
+		wantSame(t, how, func(r *replica, capture func(stepFunc) stepFunc) (string, error) {
+			step := capture(func(in ...*autograd.Variable) (*autograd.Variable, error) {
+				y := r.model.Forward(autograd.Apply(failsCaptured{r.pg.Device()}, in[0]))
+				y = r.model.Output(autograd.Apply(failsCaptured{r.pg.Device()}, y))
+				loss := nn.MSELoss(y, in[1], nil)
+				if err := loss.Backward(nil); err != nil {
+					return nil, err
+				}
+				err := r.opt.Step()
+				r.opt.ZeroGrad()
+				return loss, err
+			})
+			err := r.make(step, 0, 8) // fewer than Capture tries
+			committed, _ := r.opt.Committed()
+			return fmt.Sprint(committed), err
 		})
-		err := r.make(step, 0, 8) // fewer than Capture tries
-		committed, _ := r.opt.Committed()
-		return fmt.Sprint(committed), err
-	})
+	}
 }
 
 // What cannot be done in a captured step is an error that names it.

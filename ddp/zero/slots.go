@@ -214,7 +214,7 @@ func (f *flow) restart() {
 func (s *shards) endPass(err error) {
 	f := &s.flow
 	switch {
-	case err != nil && f.tape == nil:
+	case err != nil && f.tape == nil && capture.Of(s.pg.Device()) == nil:
 		s.pg.Abort(fmt.Errorf("zero: the first backward pass failed on rank %d: %w", s.rank, err))
 	case err != nil:
 		s.play(len(f.tape)-1, 0) // cannot fail: no operation uses a slot
