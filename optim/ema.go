@@ -3,6 +3,7 @@ package optim
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"github.com/goddp/goddp/autograd"
@@ -39,11 +40,11 @@ type EMA struct {
 
 // average is one parameter or buffer and its average.
 type average struct {
-	name    string
-	v       *autograd.Variable // of a parameter that is divided among ranks, this rank's part
-	isParam bool
-	mean    *autograd.Variable
-	span    *nn.Span // which elements v has of a divided parameter; else nil
+	name  string
+	v     *autograd.Variable // of a parameter that is divided among ranks, this rank's part
+	mean  *autograd.Variable
+	param *nn.Parameter // nil for a buffer
+	span  *nn.Span      // which elements v has of a divided parameter; else nil
 }
 
 // NewEMA returns averages of the parameters of m, which opt updates. It returns an [*OptionError] if Decay is out of
@@ -109,6 +110,9 @@ func (e *EMA) Update() error {
 	if int64(steps) == e.steps.Load() {
 		return nil
 	}
+	if e.outdated(); e.err != nil {
+		return e.err
+	}
 	if !e.isStarted {
 		if err := e.start(); err != nil {
 			return err
@@ -133,6 +137,18 @@ func (e *EMA) Update() error {
 	return nil
 }
 
+// outdated drops the averages if the ranks have divided the parameters anew since they were made. The program must then
+// load a state.
+func (e *EMA) outdated() {
+	if slices.ContainsFunc(e.averages, func(a *average) bool {
+		return a.span != nil && a.param.Part() != nil && a.param.Part().Var() != a.v
+	}) {
+		e.err = errors.New("optim: the averages were lost when the ranks divided the parameters anew: load a state")
+		e.averages, e.isStarted = nil, false
+		e.steps.Store(-1)
+	}
+}
+
 // start sets the averages to the current parameters and buffers.
 func (e *EMA) start() error {
 	if e.averages == nil {
@@ -153,7 +169,7 @@ func (e *EMA) start() error {
 func (e *EMA) allocate() error {
 	var all []*average
 	seen := map[*autograd.Variable]bool{}
-	add := func(name string, v *autograd.Variable, param bool, span *nn.Span) error {
+	add := func(name string, v *autograd.Variable, param *nn.Parameter, span *nn.Span) error {
 		if seen[v] {
 			return nil
 		}
@@ -166,7 +182,7 @@ func (e *EMA) allocate() error {
 		if err := mean.Err(); err != nil {
 			return fmt.Errorf("optim: average of %s: %w", name, err)
 		}
-		all = append(all, &average{name, v, param, mean, span})
+		all = append(all, &average{name, v, mean, param, span})
 		return nil
 	}
 	for _, p := range e.module.Parameters() {
@@ -175,12 +191,12 @@ func (e *EMA) allocate() error {
 			s, _ := b.Span()
 			v, span = b.Var(), &s
 		}
-		if err := add(p.Name(), v, true, span); err != nil {
+		if err := add(p.Name(), v, p, span); err != nil {
 			return err
 		}
 	}
 	for _, b := range nn.Buffers(e.module) {
-		if err := add(b.Name(), b.Var(), false, nil); err != nil {
+		if err := add(b.Name(), b.Var(), nil, nil); err != nil {
 			return err
 		}
 	}
@@ -209,7 +225,7 @@ func (e *EMA) scratch() (buf device.Buffer, free func(), err error) {
 // update enqueues the update of one average.
 func (a *average) update(decay float64, scratch device.Buffer) error {
 	a.mean.BumpVersion()
-	if !a.isParam || !a.v.RequiresGrad() {
+	if a.param == nil || !a.v.RequiresGrad() {
 		return a.copy(a.mean.Tensor(), a.v.Tensor())
 	}
 	dev, x, mean := a.v.Device(), a.v.Tensor(), a.mean.Tensor()
@@ -329,7 +345,7 @@ func (e *EMA) State() ([]*nn.Buffer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !e.isStarted {
+	if e.outdated(); !e.isStarted {
 		if err := e.start(); err != nil {
 			return nil, err
 		}

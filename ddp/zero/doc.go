@@ -116,7 +116,8 @@
 // scaler, all ranks must call Step of the scaler after each pass, even if Backward has already returned on one
 // rank that the step will be skipped.
 //
-// Averages of the parameters (optim.EMA) work, and are divided only in stage 3. The program cannot set
+// Averages of the parameters (optim.EMA) work. In stage 3 they are divided too, and lost when the ranks change: the
+// program then loads a checkpoint. The program cannot set
 // Options.Hook of package ddp, because this package sets it. With Options.ReduceDType all
 // parameters must have the same type.
 //

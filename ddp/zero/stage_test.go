@@ -21,6 +21,7 @@ import (
 	"github.com/goddp/goddp/internal/testkit/commtest"
 	"github.com/goddp/goddp/internal/testkit/must"
 	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
 )
 
 // deep are options with which a deep model has a bucket for each layer, of less than twice the largest size.
@@ -171,6 +172,7 @@ func TestParametersInSlots(t *testing.T) {
 		for _, stage := range []int{1, 3} {
 			net := newChain(double, 0)
 			w := must.New(staged(net, pg, adamW, deep, stage))
+			ema := must.New(optim.NewEMA(net, w.zero, nil))
 			var got []byte
 			evaluate := func() {
 				autograd.NoGrad(pg.Device(), func() { got = append(got, bits(w.model.Forward(x))...) })
@@ -182,8 +184,16 @@ func TestParametersInSlots(t *testing.T) {
 				}
 				evaluate()
 				if step == 2 {
+					if err := ema.Update(); err != nil {
+						return err
+					}
 					if hasState, err := w.zero.Regroup(pg.Context(), comm.Membership{Steps: 3}); !hasState || err != nil {
 						return fmt.Errorf("has the state: %v, %w", hasState, err)
+					}
+					_, err := ema.State()
+					_, isConsistent := ema.Committed()
+					if err != nil || isConsistent != (stage == 1) {
+						return fmt.Errorf("stage %d: the averages of parameters that were divided anew are consistent: %v; %w", stage, isConsistent, err)
 					}
 				}
 			}
