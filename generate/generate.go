@@ -101,23 +101,37 @@ func (g *Generator) generate(ctx context.Context, prompts [][]int, o *Options) (
 		}
 		rows[i].tokens, rows[i].prompt = slices.Clone(prompts[i]), len(prompts[i])
 	}
+	var reader device.Stream // of the chosen tokens; nil if the host chooses, or on the CPU, which has no queue
+	if !o.reads() && g.dev.Type() == device.CUDA {
+		var err error
+		if reader, err = g.dev.NewStream(false); err != nil {
+			return nil, err
+		}
+		defer reader.Close()
+	}
 	y, err := g.start(rows, o.reads())
 	for err == nil {
 		if err = context.Cause(ctx); err != nil {
 			break
 		}
-		if err = g.take(ctx, rows, y, o.reads()); err != nil || !slices.ContainsFunc(rows, func(r *row) bool { return !r.isDone }) {
+		var next *autograd.Variable
+		if reader != nil {
+			y.Retain()
+			err = reader.WaitFor(g.dev.Compute().Mark())
+			if err == nil && slices.ContainsFunc(rows, func(r *row) bool { return !r.isDone && !r.isFull(1, g.positions) }) {
+				next, err = g.next(rows, y, false) // the GPU does not wait until the host has read y
+			}
+		}
+		if err == nil {
+			err = g.take(ctx, reader, rows, y, o.reads())
+		}
+		if err != nil || !slices.ContainsFunc(rows, func(r *row) bool { return !r.isDone }) {
 			break
 		}
-		ids, positions := make([]int64, g.rows), make([]int64, g.rows)
-		for i, r := range rows {
-			ids[i], positions[i] = int64(r.tokens[len(r.tokens)-1]), int64(min(len(r.tokens), g.positions)-1) // a row that has ended may be full
+		if next == nil {
+			next, err = g.next(rows, nil, o.reads())
 		}
-		next := g.choose
-		if o.reads() {
-			next = g.score
-		}
-		y, err = next(autograd.FromSlice(g.dev, ids, g.rows, 1), autograd.FromSlice(g.dev, positions, g.rows, 1))
+		y = next
 	}
 	out := make([][]int, len(prompts))
 	for i := range out {
@@ -154,12 +168,44 @@ func (g *Generator) start(rows []*row, reads bool) (y *autograd.Variable, err er
 	return y, errors.Join(y.Err(), g.cache.Err())
 }
 
-// take adds the next token to each row, from the result of a step.
-func (g *Generator) take(ctx context.Context, rows []*row, y *autograd.Variable, reads bool) error {
-	bytes, err := y.Bytes(ctx)
+// next enqueues a step for the last token of each row. If y is not nil, that is the token that y holds and the host has
+// not read.
+func (g *Generator) next(rows []*row, y *autograd.Variable, reads bool) (*autograd.Variable, error) {
+	ids, positions := make([]int64, g.rows), make([]int64, g.rows)
+	for i, r := range rows {
+		n := len(r.tokens)
+		ids[i] = int64(r.tokens[n-1])
+		if y != nil && !r.isDone {
+			n++
+		}
+		positions[i] = int64(min(n, g.positions) - 1) // a row that has ended may be full
+	}
+	if y == nil {
+		y = autograd.FromSlice(g.dev, ids, g.rows, 1)
+	}
+	f := g.choose
+	if reads {
+		f = g.score
+	}
+	return f(y, autograd.FromSlice(g.dev, positions, g.rows, 1))
+}
+
+// take adds the next token to each row, from the result of a step. It reads y on reader, if that is not nil, and frees y.
+func (g *Generator) take(ctx context.Context, reader device.Stream, rows []*row, y *autograd.Variable, reads bool) (err error) {
+	if err := y.Err(); err != nil {
+		return err
+	}
+	var bytes []byte
+	if reader != nil {
+		bytes = make([]byte, y.Tensor().Bytes())
+		err = g.dev.CopyOut(ctx, reader, bytes, y.Tensor().Buf)
+	} else {
+		bytes, err = y.Bytes(ctx)
+	}
 	if err != nil {
 		return err
 	}
+	y.Free()
 	width := len(bytes) / g.rows
 	choose := func(i int) int { return int(binary.LittleEndian.Uint64(bytes[i*width:])) }
 	if reads {
@@ -172,9 +218,8 @@ func (g *Generator) take(ctx context.Context, rows []*row, y *autograd.Variable,
 		}
 		id := choose(i)
 		r.tokens = append(r.tokens, id)
-		n := len(r.tokens) - r.prompt
 		more := r.o.OnToken == nil || r.o.OnToken(i, id)
-		r.isDone = !more || slices.Contains(r.o.Stop, id) || n == r.o.MaxTokens || len(r.tokens) > g.positions
+		r.isDone = !more || slices.Contains(r.o.Stop, id) || r.isFull(0, g.positions)
 	}
 	return nil
 }

@@ -21,6 +21,12 @@ type row struct {
 	all []candidate // reused by candidates
 }
 
+// isFull reports whether the row ends with so many more tokens because of its length.
+func (r *row) isFull(more, positions int) bool {
+	n := len(r.tokens) + more
+	return n-r.prompt == r.o.MaxTokens || n > positions
+}
+
 // sample chooses the next token of each row from float32 logits, of which each row has width bytes.
 func sample(rows []*row, logits []byte, width int) []int {
 	chosen := make([]int, len(rows))
