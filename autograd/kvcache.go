@@ -13,12 +13,13 @@ import (
 // continues the rows computes those of new tokens alone. It has no gradients.
 type KVCache struct {
 	keys, values *Variable // [B S Hkv D]
+	arrived      *Variable // [B Hkv], what AttendLast keeps
 }
 
 // NewKVCache returns a cache for B rows of up to S tokens.
 func NewKVCache(dev device.Device, dt device.DType, b, s, keyHeads, d int) (*KVCache, error) {
-	c := &KVCache{Zeros(dev, dt, b, s, keyHeads, d).Retain(), Zeros(dev, dt, b, s, keyHeads, d).Retain()}
-	return c, errors.Join(c.keys.Err(), c.values.Err())
+	c := &KVCache{Zeros(dev, dt, b, s, keyHeads, d).Retain(), Zeros(dev, dt, b, s, keyHeads, d).Retain(), Zeros(dev, device.Int32, b, keyHeads).Retain()}
+	return c, errors.Join(c.keys.Err(), c.values.Err(), c.arrived.Err())
 }
 
 // Write stores k and v [B T Hkv D], the keys and values of T tokens of each row. first, int64 [B], are the positions of
@@ -64,7 +65,7 @@ func (*appended) Saves(_, _ int) bool { return false }
 func (f *appended) Forward(c *Call) error {
 	flat := func(t device.Tensor) device.Tensor { return t.Reshape(t.Shape[0], t.Shape[2], t.Shape[3]) }
 	return c.kernels.AttendLast(c.Stream, flat(c.Out), kernels.Last{
-		Q: flat(c.In[0]), K: flat(c.In[1]), V: flat(c.In[2]), Keys: f.c.keys.Tensor(), Values: f.c.values.Tensor(), Last: f.last.Tensor(),
+		Q: flat(c.In[0]), K: flat(c.In[1]), V: flat(c.In[2]), Keys: f.c.keys.Tensor(), Values: f.c.values.Tensor(), Last: f.last.Tensor(), Arrived: f.c.arrived.Tensor(),
 		Scale: f.Scale, Window: f.Window,
 	})
 }

@@ -97,6 +97,51 @@ func (f matMul) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g 
 // Linear computes x·wᵀ + bias: x [... k], w [n k], bias [n] or nil, the result [... n].
 func Linear(x, w, bias *Variable) *Variable { return linearOf(x, w, bias, kernels.NoActivation) }
 
+// Linears returns [Linear] of x with each of the weights. biases holds a bias or nil for each weight. Their bits and
+// gradients are those of Linear, but one kernel may compute all of them.
+func Linears(x *Variable, weights, biases []*Variable) []*Variable {
+	var all []kernels.Projection
+	var out []*Variable
+	for i, w := range weights {
+		in := []*Variable{x, w}
+		if biases[i] != nil {
+			in = append(in, biases[i])
+		}
+		out = append(out, Apply(&projection{all: &all, isLast: i == len(weights)-1}, in...))
+	}
+	for _, y := range out {
+		if y.mem.err == nil {
+			y.mem.err = out[len(out)-1].mem.err
+		}
+	}
+	return out
+}
+
+// projection is a Linear of Linears. The last one computes the results of all.
+type projection struct {
+	linear
+	all    *[]kernels.Projection
+	isLast bool
+}
+
+func (f *projection) Forward(c *Call) error {
+	of := kernels.Projection{Dst: rows(c.Out), W: c.In[1]}
+	if len(c.In) == 3 {
+		of.Bias = c.In[2]
+	}
+	*f.all = append(*f.all, of)
+	x := rows(c.In[0])
+	if f.isLast {
+		if err := c.kernels.Linears(c.Stream, x, *f.all); err != nil {
+			return err
+		}
+	}
+	if !c.Recorded {
+		return nil
+	}
+	return c.kernels.PrepareLinearGrad(c.Stream, of.Dst, x, of.W, of.Bias)
+}
+
 // LinearReLU computes ReLU(x·wᵀ + bias) as one operation. The operands are those of Linear.
 func LinearReLU(x, w, bias *Variable) *Variable { return linearOf(x, w, bias, kernels.ActReLU) }
 

@@ -51,6 +51,36 @@ func Rotary(x, cos, sin *Variable, opts *RotaryOptions) *Variable {
 	return Apply(f, x)
 }
 
+// RotaryBoth applies [Rotary] to all heads of x and y, which have as many rows. One kernel computes both.
+func RotaryBoth(x, y, cos, sin *Variable) (rotatedX, rotatedY *Variable) {
+	f := rotary{cos: cos.Tensor(), sin: sin.Tensor(), angles: [2]*Variable{cos, sin}}
+	first, second := &laterRotary{rotary: f}, &jointRotary{rotary: f}
+	rotatedX = Apply(first, x)
+	if rotatedX.Err() != nil {
+		return rotatedX, Apply(&f, y)
+	}
+	second.x, second.dst = x.t, rotatedX.t
+	rotatedY = Apply(second, y)
+	if rotatedX.mem.err == nil {
+		rotatedX.mem.err = rotatedY.mem.err
+	}
+	return rotatedX, rotatedY
+}
+
+// laterRotary is a rotary whose result the jointRotary that follows computes.
+type laterRotary struct{ rotary }
+
+func (*laterRotary) Forward(*Call) error { return nil }
+
+type jointRotary struct {
+	rotary
+	dst, x device.Tensor // of the laterRotary
+}
+
+func (f *jointRotary) Forward(c *Call) error {
+	return c.kernels.RotateBoth(c.Stream, [2]device.Tensor{f.dst, c.Out}, [2]device.Tensor{f.x, c.In[0]}, f.cos, f.sin)
+}
+
 type rotary struct {
 	RotaryOptions
 	cos, sin device.Tensor

@@ -109,40 +109,42 @@ func (b *llamaBlock) keys() (heads, size int) { return b.c.KeyHeads, b.c.HeadSiz
 func (b *llamaBlock) firstNorm() *nn.NormLayer { return b.norm1 }
 
 func (b *llamaBlock) apply(x, normed *autograd.Variable, p *pass) (sum, h *autograd.Variable) {
-	q := b.turned(b.heads(b.q, normed, b.c.Heads), b.qNorm, p)
-	k := b.turned(b.heads(b.k, normed, b.c.KeyHeads), b.kNorm, p)
-	v := b.heads(b.v, normed, b.c.KeyHeads)
+	qkv := nn.Linears(normed, b.q, b.k, b.v)
 	p.spent(normed)
+	q, k, v := b.heads(qkv[0], b.c.Heads), b.heads(qkv[1], b.c.KeyHeads), b.heads(qkv[2], b.c.KeyHeads)
+	if b.qNorm != nil {
+		q, k = b.qNorm.Forward(q), b.kNorm.Forward(k)
+	}
+	if !b.c.Layers[b.index].NoRope {
+		q, k = p.rotate(q, k)
+	}
 	attended := b.o.Forward(p.attend(b.index, b.c.Layers[b.index].Window, q, k, v))
 	sum, normed = b.norm2.ForwardAdd(x, attended)
 	attended.Free()
-	inner := autograd.SwiGLU(b.gate.Forward(normed), b.up.Forward(normed))
+	gated := nn.Linears(normed, b.gate, b.up)
+	inner := autograd.SwiGLU(gated[0], gated[1])
 	p.spent(normed)
 	h = b.down.Forward(inner)
 	p.spent(inner)
 	return sum, h
 }
 
-// heads projects x [b t hidden] to n heads [b t n size].
-func (b *llamaBlock) heads(l *nn.LinearLayer, x *autograd.Variable, n int) *autograd.Variable {
-	y := l.Forward(x)
-	return autograd.Reshape(y, y.Shape()[0], y.Shape()[1], n, b.c.HeadSize)
+// heads divides x [b t n·size] into n heads [b t n size].
+func (b *llamaBlock) heads(x *autograd.Variable, n int) *autograd.Variable {
+	return autograd.Reshape(x, x.Shape()[0], x.Shape()[1], n, b.c.HeadSize)
 }
 
-// turned applies norm, which may be nil, and the rotary embedding to x [b t n size].
-func (b *llamaBlock) turned(x *autograd.Variable, norm *nn.NormLayer, p *pass) *autograd.Variable {
-	if norm != nil {
-		x = norm.Forward(x)
+// rotate applies the rotary embedding to q and k [b t heads size], which it frees.
+func (p *pass) rotate(q, k *autograd.Variable) (rotatedQ, rotatedK *autograd.Variable) {
+	rows := func(x *autograd.Variable) *autograd.Variable {
+		if p.Positions == nil {
+			return x
+		}
+		s := x.Shape() // there are angles for each token
+		return autograd.Reshape(x, 1, s[0]*s[1], s[2], s[3])
 	}
-	if b.c.Layers[b.index].NoRope {
-		return x
-	}
-	s := x.Shape()
-	rows := s
-	if p.Positions != nil { // there are angles for each token
-		rows = []int{1, s[0] * s[1], s[2], s[3]}
-	}
-	y := autograd.Rotary(autograd.Reshape(x, rows...), p.cos, p.sin, nil)
-	x.Free()
-	return autograd.Reshape(y, s...)
+	rotatedQ, rotatedK = autograd.RotaryBoth(rows(q), rows(k), p.cos, p.sin)
+	q.Free()
+	k.Free()
+	return autograd.Reshape(rotatedQ, q.Shape()...), autograd.Reshape(rotatedK, k.Shape()...)
 }

@@ -58,6 +58,25 @@ func (l *LinearLayer) Forward(x *autograd.Variable) *autograd.Variable {
 	return autograd.Linear(x, weight, bias)
 }
 
+// Linears applies layers to one operand x [... in]. One kernel may compute the results of all.
+func Linears(x *autograd.Variable, layers ...*LinearLayer) []*autograd.Variable {
+	var weights, biases, out []*autograd.Variable
+	for _, l := range layers {
+		if l.LowRank != nil || l.computeType() != x.DType() {
+			break
+		}
+		w, b := l.parameters()
+		weights, biases = append(weights, w), append(biases, b)
+	}
+	if len(weights) == len(layers) {
+		return autograd.Linears(x, weights, biases)
+	}
+	for _, l := range layers {
+		out = append(out, l.Forward(x))
+	}
+	return out
+}
+
 // computeType returns the type of the products and of the result.
 func (l *LinearLayer) computeType() device.DType {
 	if l.compute == device.Invalid {

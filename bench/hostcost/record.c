@@ -51,6 +51,11 @@ static void *copy(const void *p, size_t n) { return listing ? memcpy(malloc(n), 
 
 // The libraries' functions.
 static int (*launch_kernel)(uintptr_t, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, uintptr_t, void **, void **);
+typedef struct {
+	unsigned grid[3], block[3], shared;
+	uintptr_t stream;
+} launch_config; // the first fields of CUlaunchConfig
+static int (*launch_early)(const launch_config *, uintptr_t, void **, void **);
 static int (*copy_in)(uintptr_t, uintptr_t, size_t, uintptr_t), (*copy_out)(uintptr_t, uintptr_t, size_t, uintptr_t);
 static int (*copy_within)(uintptr_t, uintptr_t, size_t, uintptr_t), (*set_bytes)(uintptr_t, unsigned char, size_t, uintptr_t);
 static int (*event_record)(uintptr_t, uintptr_t), (*event_query)(uintptr_t), (*stream_wait)(uintptr_t, uintptr_t, unsigned), (*stream_query)(uintptr_t);
@@ -74,6 +79,12 @@ static int list_kernel(uintptr_t f, unsigned gx, unsigned gy, unsigned gz, unsig
 	last_stream = s;
 	size_t size = *(size_t *)extra[3];
 	return forward((call){KERNEL, make_kernel, .h = {f, s}, .size = size, .grid = {gx, gy, gz, bx, by, bz, shared}, .args = copy(extra[1], size)});
+}
+
+// list_early lists a kernel that may start early as another kernel: launching it takes as long.
+static int list_early(const launch_config *c, uintptr_t f, void **params, void **extra) {
+	if (!listing) return launch_early(c, f, params, extra);
+	return list_kernel(f, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1], c->block[2], c->shared, c->stream, params, extra);
 }
 
 static int make_product(const call *c) {
@@ -143,6 +154,7 @@ void *dlsym(void *library, const char *name) {
 		void **function, *list;
 	} functions[] = {
 		{"cuLaunchKernel", (void **)&launch_kernel, list_kernel},
+		{"cuLaunchKernelEx", (void **)&launch_early, list_early},
 		{"cuMemcpyHtoDAsync_v2", (void **)&copy_in, list_copy_in},
 		{"cuMemcpyDtoHAsync_v2", (void **)&copy_out, list_copy_out},
 		{"cuMemcpyDtoDAsync_v2", (void **)&copy_within, list_copy_within},

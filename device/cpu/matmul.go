@@ -18,6 +18,15 @@ func (k *kernelSet) Linear(_ device.Stream, dst, x, w, bias device.Tensor, act k
 	return nil
 }
 
+func (k *kernelSet) Linears(s device.Stream, x device.Tensor, of []kernels.Projection) error {
+	for _, p := range of {
+		if err := k.Linear(s, p.Dst, x, p.W, p.Bias, kernels.NoActivation); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (k *kernelSet) LinearGrad(s device.Stream, dw device.Tensor, accW device.Accum, db device.Tensor, accB device.Accum, g, x device.Tensor) error {
 	operands.LinearGrad(dw, db, g, x)
 	if err := k.MatMul(s, dw, accW, g, true, x, false); err != nil {

@@ -11,6 +11,15 @@ func (k *kernelSet) Rotate(_ device.Stream, dst device.Tensor, acc device.Accum,
 	return nil
 }
 
+func (k *kernelSet) RotateBoth(s device.Stream, dst, x [2]device.Tensor, cos, sin device.Tensor) error {
+	for i := range x {
+		if err := k.Rotate(s, dst[i], device.Store, x[i], kernels.Rotation{Cos: cos, Sin: sin, Heads: x[i].Shape[2]}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func rotate[T float](k *kernelSet, dst device.Tensor, acc device.Accum, x device.Tensor, r kernels.Rotation) {
 	d, v, cos, sin := device.Elements[T](dst), device.Elements[T](x), device.Elements[T](r.Cos), device.Elements[T](r.Sin)
 	rows, heads, size, pairs := x.Shape[1], x.Shape[2], x.Shape[3], r.Cos.Shape[1]

@@ -38,18 +38,18 @@ func (k *kernelSet) WriteRows(st device.Stream, dst, src, first device.Tensor) e
 // attendLastArgs has the layout of the structure AttendLast in kernels/decoding.cu.
 type attendLastArgs struct {
 	o, q, k, v, keys, values, last uint64
-	parts, sums                    uint64
-	s, heads, keyHeads, d, splits  uint64
-	chunks                         uint64
-	window                         uint64
+	parts, sums, arrived           uint64
+	s, window                      uint64
+	heads, keyHeads, d, splits     uint32
+	group, chunks                  uint32
 	scale                          float64
 }
 
 // The constants have the same values in kernels/decoding.cu.
 const (
-	splitPositions = 64
-	decodeThreads  = 128
-	decodeGroup    = 8
+	splitPositions = 512
+	decodeThreads  = 512
+	decodeGroup    = 4
 )
 
 func (k *kernelSet) AttendLast(st device.Stream, o device.Tensor, l kernels.Last) error {
@@ -59,28 +59,24 @@ func (k *kernelSet) AttendLast(st device.Stream, o device.Tensor, l kernels.Last
 	}
 	s := k.d.stream(st)
 	rows, heads, d, keys := l.Q.Shape[0], l.Q.Shape[1], l.Q.Shape[2], l.Keys.Shape
-	splits, chunks := ceil(keys[1], splitPositions), ceil(heads/keys[2], decodeGroup)
+	group, splits := heads/keys[2], ceil(keys[1], splitPositions)
+	chunks := ceil(group, decodeGroup)
 	a := attendLastArgs{
-		o: k.addr(o), q: k.addr(l.Q), k: k.addr(l.K), v: k.addr(l.V), keys: k.addr(l.Keys), values: k.addr(l.Values), last: k.addr(l.Last), s: uint64(keys[1]),
-		heads: uint64(heads), keyHeads: uint64(keys[2]), d: uint64(d), splits: uint64(splits), chunks: uint64(chunks), window: uint64(l.Window), scale: l.Scale,
+		o: k.addr(o), q: k.addr(l.Q), k: k.addr(l.K), v: k.addr(l.V), keys: k.addr(l.Keys), values: k.addr(l.Values), last: k.addr(l.Last), arrived: k.addr(l.Arrived),
+		s: uint64(keys[1]), window: uint64(l.Window), heads: uint32(heads), keyHeads: uint32(keys[2]), d: uint32(d), splits: uint32(splits),
+		group: uint32(group), chunks: uint32(chunks), scale: l.Scale,
 	}
-	if splits > 1 {
-		wide := device.Float32
-		if o.DType == device.Float64 {
-			wide = device.Float64
-		}
-		parts := device.Tensor{DType: wide, Shape: device.Shape{rows, heads, splits, d}}
-		sums := device.Tensor{DType: wide, Shape: device.Shape{rows, heads, splits, 2}}
-		scratch, err := k.scratch(&parts, &sums)
-		if err != nil {
-			return err
-		}
-		defer k.freeScratch(s, scratch)
-		a.parts, a.sums = k.addr(parts), k.addr(sums)
+	wide := device.Float32
+	if o.DType == device.Float64 {
+		wide = device.Float64
 	}
-	g := grid{keys[2] * chunks, rows, splits, decodeThreads, 1}
-	if err := k.launch(s, k.attendLast[o.DType], g, unsafe.Pointer(&a), unsafe.Sizeof(a)); err != nil || splits == 1 {
+	parts := device.Tensor{DType: wide, Shape: device.Shape{rows, heads, splits, d}}
+	sums := device.Tensor{DType: wide, Shape: device.Shape{rows, heads, splits, 2}}
+	scratch, err := k.scratch(&parts, &sums)
+	if err != nil {
 		return err
 	}
-	return k.launch(s, k.attendMerge[o.DType], grid{rows * heads, 1, 1, decodeThreads, 1}, unsafe.Pointer(&a), unsafe.Sizeof(a))
+	defer k.freeScratch(s, scratch)
+	a.parts, a.sums = k.addr(parts), k.addr(sums)
+	return k.launchEarly(s, k.attendLast[o.DType], grid{keys[2] * chunks, rows, splits, decodeThreads, 1}, unsafe.Pointer(&a), unsafe.Sizeof(a), nil, k.spans(o, l.Keys, l.Values, parts, sums, l.Arrived))
 }

@@ -9,6 +9,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
+// launch_attribute and launch_config have the layout of CUlaunchAttribute and CUlaunchConfig.
+typedef struct {
+	int id;
+	union { char pad[64]; int value; } __attribute__((aligned(8)));
+} launch_attribute;
+typedef struct {
+	unsigned grid[3], block[3], shared;
+	uintptr_t stream;
+	const launch_attribute *attributes;
+	unsigned count;
+} launch_config;
+
 #define DRIVER_FUNCTIONS(X) \
 	X(cuInit, "cuInit", (unsigned)) \
 	X(cuDriverGetVersion, "cuDriverGetVersion", (int *)) \
@@ -52,7 +64,8 @@
 	X(cuModuleUnload, "cuModuleUnload", (uintptr_t)) \
 	X(cuModuleGetFunction, "cuModuleGetFunction", (uintptr_t *, uintptr_t, const char *)) \
 	X(cuLaunchKernel, "cuLaunchKernel", (uintptr_t, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, \
-		unsigned, uintptr_t, void **, void **))
+		unsigned, uintptr_t, void **, void **)) \
+	X(cuLaunchKernelEx, "cuLaunchKernelEx", (const launch_config *, uintptr_t, void **, void **))
 
 typedef struct {
 #define X(name, symbol, args) int (*name) args;
@@ -171,6 +184,15 @@ static inline int drv_launch(driver *d, uintptr_t ctx, uintptr_t f, uintptr_t s,
 	enum { END, POINTER, SIZE };
 	void *extra[] = {(void *)POINTER, (void *)args, (void *)SIZE, &size, (void *)END};
 	WITHIN(d->cuLaunchKernel(f, gx, gy, gz, bx, by, bz, 0, s, NULL, extra));
+}
+// drv_launch_early is drv_launch for a kernel that may start before the one in front of it has ended.
+static inline int drv_launch_early(driver *d, uintptr_t ctx, uintptr_t f, uintptr_t s, unsigned gx, unsigned gy, unsigned gz,
+		unsigned bx, unsigned by, unsigned bz, const void *args, size_t size) {
+	enum { END, POINTER, SIZE };
+	void *extra[] = {(void *)POINTER, (void *)args, (void *)SIZE, &size, (void *)END};
+	launch_attribute early = {.id = 6 /* CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION */, .value = 1};
+	launch_config c = {{gx, gy, gz}, {bx, by, bz}, 0, s, &early, 1};
+	WITHIN(d->cuLaunchKernelEx(&c, f, NULL, extra));
 }
 
 #endif

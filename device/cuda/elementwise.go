@@ -24,20 +24,24 @@ type mapArgs struct {
 // each launches a kernel over the elements of dst. a.x and a.y are the addresses of its operands;
 // a.y is 0 for a kernel of one operand.
 func (k *kernelSet) each(st device.Stream, versions *perFloat, dst device.Tensor, a mapArgs) error {
-	n := dst.Len()
-	if n == 0 {
+	g := k.over(dst, &a)
+	if a.n == 0 {
 		return nil
 	}
+	return k.launch(k.d.stream(st), versions[dst.DType], g, unsafe.Pointer(&a), unsafe.Sizeof(a))
+}
+
+// over completes a for the elements of dst, and returns the grid.
+func (k *kernelSet) over(dst device.Tensor, a *mapArgs) grid {
 	if a.y == 0 {
 		a.y = a.x
 	}
-	a.dst, a.n = k.addr(dst), uint64(n)
+	a.dst, a.n = k.addr(dst), uint64(dst.Len())
 	a.wide = flag(packed(a.dst, a.x, a.y))
-	items := n
 	if a.wide != 0 {
-		items = ceil(n*dst.DType.Size(), packBytes)
+		return k.flat(ceil(dst.Bytes(), packBytes))
 	}
-	return k.launch(k.d.stream(st), versions[dst.DType], k.flat(items), unsafe.Pointer(&a), unsafe.Sizeof(a))
+	return k.flat(dst.Len())
 }
 
 func (k *kernelSet) Axpby(s device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor) error {
@@ -90,7 +94,12 @@ type swiGLUGradArgs struct {
 
 func (k *kernelSet) SwiGLU(s device.Stream, dst, gate, up device.Tensor) error {
 	operands.SwiGLU(dst, gate, up)
-	return k.each(s, &k.swiGLU, dst, mapArgs{x: k.addr(gate), y: k.addr(up), acc: device.Store})
+	a := mapArgs{x: k.addr(gate), y: k.addr(up), acc: device.Store}
+	g := k.over(dst, &a)
+	if a.n == 0 {
+		return nil
+	}
+	return k.launchEarly(k.d.stream(s), k.swiGLU[dst.DType], g, unsafe.Pointer(&a), unsafe.Sizeof(a), nil, k.spans(dst))
 }
 
 func (k *kernelSet) SwiGLUGrad(s device.Stream, to kernels.SwiGLUGrads, g, gate, up device.Tensor) error {

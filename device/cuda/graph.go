@@ -132,6 +132,7 @@ func (r *capture) end(ctx context.Context) error {
 	r.d.mu.Unlock()
 	var errs []error
 	for _, s := range streams {
+		s.wrote.Store(nil)
 		s.order.Lock()
 		var before, last *gpuEvent // the last event that was not captured, and the last captured event
 		for _, e := range s.pending {
@@ -155,8 +156,9 @@ func (r *capture) end(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// forget ensures that the next event of the stream is a new one.
+// forget ensures that the next event of the stream is a new one, and that the next kernel does not start early.
 func (s *gpuStream) forget() {
+	s.wrote.Store(nil)
 	s.order.Lock()
 	defer s.order.Unlock()
 	s.last = nil

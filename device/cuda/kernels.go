@@ -8,6 +8,8 @@ package cuda
 // noescape keeps the arguments of a launch on the stack: every step launches many kernels.
 #cgo noescape drv_launch
 #cgo nocallback drv_launch
+#cgo noescape drv_launch_early
+#cgo nocallback drv_launch_early
 */
 import "C"
 
@@ -48,6 +50,7 @@ type kernelSet struct {
 	blas     *blasLt
 	compiler string // the compiler's name and version, for the log
 	tf32     bool
+	early    bool                       // launchEarly lets kernels start early
 	prepared map[any]bool               // the layers and feedForwards whose gradients' kernels are loaded
 	custom   map[customKey]customModule // modules by first launch
 
@@ -79,7 +82,7 @@ type kernelSet struct {
 	sortCount, sortPlace, selectLabels            C.uintptr_t // for every type
 	stridedBits, transposeBits                    perSize
 	rotate                                        perFloat
-	writeRows, attendLast, attendMerge            perFloat
+	writeRows, attendLast                         perFloat
 	oneRow                                        perFloat // for the 16-bit types
 	groupNorm, groupNormGrad                      perFloat
 	normPlanes, normColumns, normFold             perFloat
@@ -104,7 +107,7 @@ func (k *kernelSet) Values() *kernels.Values { return &k.values }
 // and loading can wait for all work on the device, which may include a collective that waits for a
 // peer.
 func newKernels(d *gpuDevice, o Options) (_ *kernelSet, err error) {
-	k := &kernelSet{d: d, tf32: o.AllowTF32, prepared: map[any]bool{}, custom: map[customKey]customModule{}}
+	k := &kernelSet{d: d, tf32: o.AllowTF32, early: d.props.major >= 9 && d.props.driver >= 12030, prepared: map[any]bool{}, custom: map[customKey]customModule{}}
 	k.flash = flash{k: k, ways: map[flashShape]*flashWay{}, faults: map[flashKind]error{}, anyOrder: o.Nondeterministic, maxWork: flashWork, maxWait: flashWait}
 	k.convs = convs{k: k, plans: map[convKey]*cudnnPlan{}, tune: o.TuneConvolutions}
 	defer func() {
@@ -252,7 +255,7 @@ func (k *kernelSet) files() map[string]map[string]*C.uintptr_t {
 		"attention_mma.cu":   k.attention.mmaFunctions(),
 		"rotary.cu":          floats(map[string]*perFloat{"rotate": &k.rotate}),
 		"one_row.cu":         {"one_row_float16": &k.oneRow[device.Float16], "one_row_bfloat16": &k.oneRow[device.BFloat16]},
-		"decoding.cu":        floats(map[string]*perFloat{"write_rows": &k.writeRows, "attend_last": &k.attendLast, "attend_merge": &k.attendMerge}),
+		"decoding.cu":        floats(map[string]*perFloat{"write_rows": &k.writeRows, "attend_last": &k.attendLast}),
 
 		"normalization.cu": normalization,
 		"row_norm.cu":      rowNorm,
@@ -311,6 +314,41 @@ func ceil(n, by int) int { return (n + by - 1) / by }
 // launch enqueues a kernel whose only parameter is the structure at args, of the given size.
 func (k *kernelSet) launch(s *gpuStream, f C.uintptr_t, g grid, args unsafe.Pointer, size uintptr) error {
 	return k.launchDeep(s, f, g, 1, args, size)
+}
+
+// span is memory from an address up to another one.
+type span struct{ from, to uint64 }
+
+// spans returns the memory of tensors.
+func (k *kernelSet) spans(ts ...device.Tensor) []span {
+	out := make([]span, len(ts))
+	for i, t := range ts {
+		out[i] = span{k.addr(t), k.addr(t) + uint64(t.Bytes())}
+	}
+	return out
+}
+
+// launchEarly is launch for a kernel that calls await_earlier of kernels/prelude.cu. Before this call the kernel reads
+// nothing but reads. It writes nothing but writes. If launchEarly also launched the kernel in front, and that does not write
+// reads, the GPU starts the kernel before the one in front has ended.
+func (k *kernelSet) launchEarly(s *gpuStream, f C.uintptr_t, g grid, args unsafe.Pointer, size uintptr, reads, writes []span) error {
+	before := s.wrote.Load()
+	early := k.early && before != nil && !s.shared.Load() && !slices.ContainsFunc(*before, func(w span) bool {
+		return slices.ContainsFunc(reads, func(r span) bool { return w.from < r.to && r.from < w.to })
+	})
+	if !early {
+		err := k.launch(s, f, g, args, size)
+		s.wrote.Store(&writes)
+		return err
+	}
+	d := k.d
+	if err := d.Err(); err != nil {
+		return err
+	}
+	err := s.enqueued(d.check("cuLaunchKernelEx", C.drv_launch_early(d.drv.fns, d.ctx, f, s.handle, C.uint(g.x), C.uint(g.y), C.uint(g.z),
+		C.uint(g.threadsX), C.uint(g.threadsY), 1, args, C.size_t(size))))
+	s.wrote.Store(&writes)
+	return err
 }
 
 // launchDeep is launch with threadsZ threads along z per block.

@@ -26,7 +26,7 @@ func TestEmulatedConformance(t *testing.T) {
 	fakegpu.Use(t)
 	d := gpu(t, &Options{Log: quiet()})
 	others := []string{"Axpby", "Softmax"} // in Float64 and Float16
-	bfloat16 := append(others, "SGD", "AdamW", "RMSProp", "ScaleBy", "SwiGLU", "Attention", "Linear", "LinearUnary", "LinearUnaryGrad", "CrossEntropyInPlace", "Gather", "Rotate", "AttendLast",
+	bfloat16 := append(others, "SGD", "AdamW", "RMSProp", "ScaleBy", "SwiGLU", "Attention", "Linear", "Linears", "LinearUnary", "LinearUnaryGrad", "CrossEntropyInPlace", "Gather", "Rotate", "AttendLast",
 		"MaxPool2d", "BatchNormReLU", "MSEGrad", "NormNaN")
 	for _, c := range devicetest.Cases(device.Float16, device.BFloat16) {
 		name, dt, typed := strings.Cut(c.Name, "/")

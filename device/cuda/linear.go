@@ -15,8 +15,8 @@ import (
 // nor its ReLU, because some of its 16-bit kernels turn NaN into 0 (cuBLASLt 13.1 on an H200).
 func (k *kernelSet) Linear(st device.Stream, dst, x, w, bias device.Tensor, act kernels.Activation) error {
 	m, n, inner := operands.Linear(dst, x, w, bias)
-	if act == kernels.NoActivation {
-		if done, err := k.linearOfOneRow(st, dst, x, w, bias, m, n, inner); done || err != nil {
+	if m == 1 && act == kernels.NoActivation {
+		if done, err := k.linearsOfOneRow(st, x, []kernels.Projection{{Dst: dst, W: w, Bias: bias}}); done || err != nil {
 			return err
 		}
 	}

@@ -6,20 +6,58 @@ import (
 	"unsafe"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // oneRowArgs has the layout of the structure OneRow in kernels/one_row.cu.
 type oneRowArgs struct {
-	y, x, w, bias uint64
-	n, k          uint64
+	x        uint64
+	products [3]productArgs
+	k, warps uint32
 }
 
-// linearOfOneRow computes a Linear of one row of 16-bit elements, and reports whether it did.
-func (k *kernelSet) linearOfOneRow(st device.Stream, dst, x, w, bias device.Tensor, m, n, inner int) (done bool, err error) {
-	if m != 1 || n == 0 || dst.DType.Size() != 2 || inner == 0 || inner%(packBytes/2) != 0 || !packed(k.addr(x), k.addr(w)) {
+type productArgs struct{ y, w, bias, n uint64 }
+
+// linearsOfOneRow computes Linears of one row of 16-bit elements with one kernel, and reports whether it did.
+func (k *kernelSet) linearsOfOneRow(st device.Stream, x device.Tensor, of []kernels.Projection) (done bool, err error) {
+	m, inner := x.Shape[0], x.Shape[1]
+	a := oneRowArgs{x: k.addr(x), k: uint32(inner)}
+	if m != 1 || x.DType.Size() != 2 || inner == 0 || inner%(packBytes/2) != 0 || !packed(a.x) || len(of) > len(a.products) {
 		return false, nil
 	}
-	a := oneRowArgs{y: k.addr(dst), x: k.addr(x), w: k.addr(w), bias: k.optional(bias), n: uint64(n), k: uint64(inner)}
-	const warps = 4 // of a block
-	return true, k.launch(k.d.stream(st), k.oneRow[dst.DType], grid{ceil(n, warps), 1, 1, warps * warp, 1}, unsafe.Pointer(&a), unsafe.Sizeof(a))
+	// The weights of a thread are in flight at once if there are no more than 8 packs.
+	const warps, ahead = 4, 8 * warp * packBytes / 2
+	for a.warps = 1; a.warps < warps && int(a.warps)*ahead < inner; a.warps *= 2 {
+	}
+	n := 0
+	var reads, writes []span
+	for i, p := range of {
+		a.products[i] = productArgs{y: k.addr(p.Dst), w: k.addr(p.W), bias: k.optional(p.Bias), n: uint64(p.W.Shape[0])}
+		if !packed(a.products[i].w) {
+			return false, nil
+		}
+		n += p.W.Shape[0]
+		reads, writes = append(reads, k.spans(p.W)...), append(writes, k.spans(p.Dst)...)
+	}
+	if n == 0 {
+		return true, nil
+	}
+	g := grid{ceil(n*int(a.warps), warps), 1, 1, warps * warp, 1}
+	return true, k.launchEarly(k.d.stream(st), k.oneRow[x.DType], g, unsafe.Pointer(&a), unsafe.Sizeof(a), reads, writes)
+}
+
+// Linears computes the products of one row with one kernel.
+func (k *kernelSet) Linears(st device.Stream, x device.Tensor, of []kernels.Projection) error {
+	for _, p := range of {
+		operands.Linear(p.Dst, x, p.W, p.Bias)
+	}
+	if done, err := k.linearsOfOneRow(st, x, of); done || err != nil {
+		return err
+	}
+	for _, p := range of {
+		if err := k.Linear(st, p.Dst, x, p.W, p.Bias, kernels.NoActivation); err != nil {
+			return err
+		}
+	}
+	return nil
 }

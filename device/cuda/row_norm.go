@@ -70,7 +70,14 @@ func (a *rowNormArgs) blocks(n, held int) (g grid, version int) {
 func (k *kernelSet) rowNormForward(st device.Stream, dt device.DType, a rowNormArgs) error {
 	g, version := a.blocks(1, rowHeld[len(rowHeld)-1])
 	g.x = min(ceil(int(a.rows), g.threadsY), k.d.props.sms*rowBlocks)
-	return k.launch(k.d.stream(st), k.rowNorm[version][dt], g, unsafe.Pointer(&a), unsafe.Sizeof(a))
+	var writes []span // an array that there is not has the address 0
+	for _, at := range []uint64{a.dst, a.sum} {
+		writes = append(writes, span{at, at + a.rows*a.cols*uint64(dt.Size())})
+	}
+	for _, at := range []uint64{a.mean, a.variance} {
+		writes = append(writes, span{at, at + a.rows*uint64(device.Float32.Size())})
+	}
+	return k.launchEarly(k.d.stream(st), k.rowNorm[version][dt], g, unsafe.Pointer(&a), unsafe.Sizeof(a), nil, writes)
 }
 
 func (k *kernelSet) rowNormBackward(st device.Stream, dt device.DType, a rowNormArgs) error {

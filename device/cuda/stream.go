@@ -37,8 +37,9 @@ type gpuStream struct {
 	// The CUevents that the stream has passed, for reuse.
 	freeEvents, freeMarks handles
 
-	changed atomic.Bool // whether something was enqueued since the last event
-	shared  atomic.Bool // whether another library may enqueue work on the stream directly
+	changed atomic.Bool            // whether something was enqueued since the last event
+	wrote   atomic.Pointer[[]span] // what the last kernel writes, if launchEarly launched it; else nil
+	shared  atomic.Bool            // whether another library may enqueue work on the stream directly
 
 	mu      sync.Mutex
 	reached atomic.Uint64 // number of the last event known to be complete; written with mu held
@@ -97,6 +98,7 @@ func (s *gpuStream) Handle() uintptr {
 // before the driver call would count as an event after the work.
 func (s *gpuStream) enqueued(err error) error {
 	s.changed.Store(true)
+	s.wrote.Store(nil)
 	return err
 }
 

@@ -5,6 +5,8 @@ import "github.com/goddp/goddp/device"
 // Last holds the operands and parameters of AttendLast.
 type Last struct {
 	Q, K, V, Keys, Values, Last device.Tensor
+	// Arrived, Int32 [B Hkv], is zero before and after a call. Calls on different streams must not share it.
+	Arrived device.Tensor
 
 	Scale  float64 // the factor of the products of queries and keys
 	Window int

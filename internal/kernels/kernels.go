@@ -24,6 +24,9 @@ const (
 	ActReLU
 )
 
+// Projection is a Linear of Linears, without its operand x [m k]: Dst [m n], W [n k], and Bias [n] or absent.
+type Projection struct{ Dst, W, Bias device.Tensor }
+
 // Kernels are the operations of a device. Each call enqueues work on a stream. Unless documented otherwise,
 // operands must have the same floating-point type, dst must not overlap another operand, and NaN propagates,
 // in both forward and backward kernels. Every implementation passes the conformance suite in
@@ -79,6 +82,8 @@ type Kernels interface {
 	// Linear computes dst = act(x·wᵀ + bias) for x [m k], w [n k], bias [n] or absent, and
 	// dst [m n].
 	Linear(s device.Stream, dst, x, w, bias device.Tensor, act Activation) error
+	// Linears computes several Linears of x [m k] without activation.
+	Linears(s device.Stream, x device.Tensor, of []Projection) error
 	// LinearGrad accumulates the gradients of the parameters of a Linear without activation, given
 	// x [m k] and g [m n], the gradient of the result: gᵀ·x into dw [n k], and the sum of g's rows
 	// into db [n]. The error of db is at most that of a product with a column of ones.

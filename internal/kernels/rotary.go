@@ -23,4 +23,6 @@ type Rotary interface {
 	// Rotate rotates pairs of elements of x [B T N D], and accumulates the result into dst of the
 	// same shape.
 	Rotate(s device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor, r Rotation) error
+	// RotateBoth computes two Rotates of all heads, into dst[0] and dst[1].
+	RotateBoth(s device.Stream, dst, x [2]device.Tensor, cos, sin device.Tensor) error
 }

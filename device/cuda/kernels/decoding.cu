@@ -18,191 +18,206 @@ template <class T> __device__ inline void write_rows(const WriteRows &a) {
 	}
 }
 
-// The keys of a row are divided among blocks, SPLIT positions for each. With one block for each row and head of keys,
-// it writes the result; otherwise all blocks write their parts, which attend_merge adds up.
-const int SPLIT = 64, GROUP = 8, MAX_D = 256, THREADS = 128, AHEAD = 4; // AHEAD: loads of a thread in flight
+// The keys of a row are divided among blocks, SPLIT positions for each. If the row has several blocks, each writes its
+// part, and the last one to arrive adds up all parts, in their order.
+const int SPLIT = 512, GROUP = 4, MAX_D = 256, WARPS = 16, THREADS = 32 * WARPS;
 
 struct AttendLast {
 	u64 o, q, k, v, keys, values, last;
 	u64 parts, sums; // [b h splits d] and, for each of these lines, its largest product and the sum of exponentials
-	u64 s, heads, key_heads, d, splits;
-	u64 chunks; // of at most GROUP heads of queries, for a head of keys
-	u64 window; // 0 for none
+	u64 arrived;     // u32 [b key_heads]: the number of blocks that have written their parts
+	u64 s, window;   // window: 0 for none
+	u32 heads, key_heads, d, splits;
+	u32 group, chunks; // the heads of queries for a head of keys, and their chunks of at most GROUP heads
 	double scale;
 };
 
 __device__ inline float exp_(float v) { return expf(v); }
 __device__ inline double exp_(double v) { return exp(v); }
 
-// lanes_for returns the smallest power of 2 from n on, at most most.
-__device__ inline u32 lanes_for(u32 n, u32 most) {
+// lanes_for returns the smallest power of 2 from n on, at most 32.
+__device__ inline u32 lanes_for(u32 n) {
 	u32 l = 1;
-	while (l < n && l < most) l *= 2;
+	while (l < n && l < 32) l *= 2;
 	return l;
 }
 
-// load_at loads the pack that starts at element at of a row of d elements. Elements behind the row are 0.
-template <class T> __device__ inline Pack<T> load_at(const T *row, u64 at, u64 d, bool wide) {
+// warp_top returns the largest v of a warp.
+template <class A> __device__ inline A warp_top(A v) {
+	for (int l = 16; l > 0; l /= 2) v = max(v, __shfl_xor_sync(0xffffffffu, v, l));
+	return v;
+}
+
+// load_at loads the pack that starts at element at of a row of d elements. Elements behind the row are 0. With wide, the row
+// is aligned and has whole packs.
+template <class T> __device__ inline Pack<T> load_at(const T *row, u32 at, u32 d, bool wide) {
 	Pack<T> p;
+	p.raw = make_uint4(0, 0, 0, 0);
 	if (wide) {
-		p.load(row + at);
+		if (at < d) p.load(row + at);
 	} else {
 #pragma unroll
-		for (int j = 0; j < Pack<T>::N; j++) p.v[j] = at + j < d ? row[at + j] : down<T>(0);
+		for (int j = 0; j < Pack<T>::N; j++)
+			if (at + j < d) p.v[j] = row[at + j];
 	}
 	return p;
 }
 
-// The block is (head of keys and chunk of its queries, row, split). Neighbouring threads read a key together, and then
-// a value. The queries of the chunk are in shared memory.
+// Online is a sum of values, weighted by exponentials of products, divided by that of the largest product.
+template <class A, int COLUMNS> struct Online {
+	A top, total, sum[COLUMNS];
+
+	// raise makes top at least best.
+	__device__ void raise(A best) {
+		best = max(best, top);
+		const A keep = top < best ? exp_(top - best) : A(1);
+		total *= keep;
+#pragma unroll
+		for (int c = 0; c < COLUMNS; c++) sum[c] *= keep;
+		top = best;
+	}
+	// join adds what the threads have whose numbers differ in bit l.
+	__device__ void join(u32 l) {
+		raise(__shfl_xor_sync(0xffffffffu, top, l));
+		total += __shfl_xor_sync(0xffffffffu, total, l);
+#pragma unroll
+		for (int c = 0; c < COLUMNS; c++) sum[c] += __shfl_xor_sync(0xffffffffu, sum[c], l);
+	}
+};
+
+// The block is (head of keys and chunk of its queries, row, split). `lanes` threads read a key and its value together, each
+// of them P packs, for all queries of the chunk. The loads of AHEAD positions are in flight at once.
 template <class T> __device__ inline void attend_last(const AttendLast &a) {
 	typedef typename Arith<T>::type A;
-	const int N = Pack<T>::N;
+	const int N = Pack<T>::N, P = MAX_D / (32 * N), AHEAD = N / 2, COLUMNS = P * N;
 	const A none = -__longlong_as_double(0x7ff0000000000000ll); // -∞
-	__shared__ A query[GROUP][MAX_D + N], weight[GROUP][SPLIT], tops[GROUP], totals[GROUP], part[THREADS * N];
-	const u64 d = a.d, all = a.heads / a.key_heads, kept = blockIdx.x / a.chunks, skipped = blockIdx.x % a.chunks * GROUP;
-	const u64 b = blockIdx.y, split = blockIdx.z, group = all - skipped < GROUP ? all - skipped : GROUP;
+	__shared__ A part[WARPS][MAX_D], tops[WARPS], totals[WARPS];
+	__shared__ u32 before;
+	const u32 d = a.d, t = threadIdx.x, warp = t / 32, kept = blockIdx.x / a.chunks, skipped = blockIdx.x % a.chunks * GROUP;
+	const u32 b = blockIdx.y, split = blockIdx.z, group = min(a.group - skipped, (u32)GROUP), packs = (d + N - 1) / N;
+	const u32 lanes = lanes_for(packs), lane = t % lanes, slot = t / lanes, slots = THREADS / lanes;
+	const u64 first_head = (u64)b * a.heads + kept * a.group + skipped, step = (u64)a.key_heads * d;
+	await_earlier();
 	const i64 last = ((const i64 *)a.last)[b];
-	const u64 first_head = b * a.heads + kept * all + skipped, end = last >= 0 && last < (i64)a.s ? last + 1 : 0;
-	const u64 start = a.window && end > a.window ? end - a.window : 0;
-	const u64 lo = split * SPLIT > start ? split * SPLIT : start, hi = (split + 1) * SPLIT < end ? (split + 1) * SPLIT : end;
-	const u32 n = hi > lo ? hi - lo : 0, t = threadIdx.x;
-	const u64 step = a.key_heads * d, row = ((b * a.s + lo) * a.key_heads + kept) * d;
+	const u64 end = last >= 0 && last < (i64)a.s ? last + 1 : 0, start = a.window && end > a.window ? end - a.window : 0;
+	const u32 from_split = start / SPLIT, to_split = end ? (end - 1) / SPLIT : 0; // the splits that have positions
+	if (split < from_split || split > to_split) return;
+	const u64 lo = max((u64)split * SPLIT, start), hi = min((split + 1ull) * SPLIT, end);
+	const u32 n = hi > lo ? hi - lo : 0, fresh = hi == end ? n - 1 : SPLIT; // fresh is not in the cache yet
+	const u64 row = ((b * a.s + lo) * a.key_heads + kept) * d, new_row = ((u64)b * a.key_heads + kept) * d;
 	T *const keys = (T *)a.keys + row, *const values = (T *)a.values + row;
-	if (n && hi == end) { // this split has the last position, which no other one reads
-		for (u64 i = t; i < d; i += THREADS) {
-			const u64 from = (b * a.key_heads + kept) * d + i, to = (u64)(n - 1) * step + i;
-			keys[to] = ((const T *)a.k)[from], values[to] = ((const T *)a.v)[from];
-		}
-	}
-	for (u64 i = t; i < group * (d + N); i += THREADS) {
-		const u64 g = i / (d + N), at = i % (d + N);
-		query[g][at] = at < d ? up(((const T *)a.q)[(first_head + g) * d + at]) * (A)a.scale : (A)0;
-	}
-	__syncthreads();
-	const bool wide = d % N == 0 && (a.keys | a.values) % 16 == 0;
-	const u32 packs = (d + N - 1) / N;
+	const T *const new_key = (const T *)a.k + new_row, *const new_value = (const T *)a.v + new_row;
+	const bool wide = d % N == 0 && (a.keys | a.values | a.k | a.v | a.q) % 16 == 0;
 
-	// The products: `lanes` threads for a key, AHEAD keys at a time.
-	const u32 lanes = lanes_for(packs, 32), lane = t % lanes, apart = THREADS / lanes;
-	for (u32 base = 0; base < n; base += AHEAD * apart) {
-		A sum[AHEAD][GROUP];
+	Pack<T> key[AHEAD][P], value[AHEAD][P];
+	auto load = [&](u32 first) {
 #pragma unroll
 		for (int u = 0; u < AHEAD; u++)
 #pragma unroll
-			for (int g = 0; g < GROUP; g++) sum[u][g] = 0;
-		for (u32 p = lane; p < packs; p += lanes) {
-			Pack<T> key[AHEAD];
+			for (int p = 0; p < P; p++) {
+				const u32 i = first + slot + u * slots, at = (lane + p * lanes) * N;
+				key[u][p] = load_at(i == fresh ? new_key : keys + i * step, at, i < n ? d : 0, wide);
+				value[u][p] = load_at(i == fresh ? new_value : values + i * step, at, i < n ? d : 0, wide);
+			}
+	};
+	load(0);
+	if (lane == 0) // the other loads only wait for the L2 cache
+		for (u32 i = slot + AHEAD * slots; i < n; i += slots) prefetch(keys + i * step, d * sizeof(T)), prefetch(values + i * step, d * sizeof(T));
+	Online<A, COLUMNS> of[GROUP];
+	A query[GROUP][COLUMNS];
+#pragma unroll
+	for (int g = 0; g < GROUP; g++) {
+		of[g].top = none, of[g].total = 0;
+#pragma unroll
+		for (int p = 0; p < P; p++) {
+			const Pack<T> pack = load_at((const T *)a.q + (first_head + g) * d, (lane + p * lanes) * N, g < group ? d : 0, wide);
+#pragma unroll
+			for (int j = 0; j < N; j++) query[g][p * N + j] = up(pack.v[j]) * (A)a.scale, of[g].sum[p * N + j] = 0;
+		}
+	}
+	if (fresh < n)
+		for (u32 i = t; i < d; i += THREADS) keys[fresh * step + i] = new_key[i], values[fresh * step + i] = new_value[i];
+	for (u32 first = 0; first < n; first += AHEAD * slots) {
+		if (first > 0) load(first);
+#pragma unroll
+		for (int g = 0; g < GROUP; g++) {
+			if (g >= group) break;
+			A product[AHEAD] = {}, best = none;
+#pragma unroll
+			for (int u = 0; u < AHEAD; u++)
+#pragma unroll
+				for (int c = 0; c < COLUMNS; c++) product[u] += up(key[u][c / N].v[c % N]) * query[g][c];
+			for (u32 l = lanes / 2; l > 0; l /= 2)
+#pragma unroll
+				for (int u = 0; u < AHEAD; u++) product[u] += __shfl_xor_sync(0xffffffffu, product[u], l);
+#pragma unroll
+			for (int u = 0; u < AHEAD; u++)
+				if (first + slot + u * slots < n) best = max(best, product[u]);
+			of[g].raise(best);
 #pragma unroll
 			for (int u = 0; u < AHEAD; u++) {
-				const u32 i = base + u * apart + t / lanes;
-				key[u] = load_at(keys + (i < n ? i : 0) * step, (u64)p * N, d, wide);
-			}
+				const A w = first + slot + u * slots < n ? exp_(product[u] - of[g].top) : A(0);
+				of[g].total += w;
 #pragma unroll
-			for (int g = 0; g < GROUP; g++) {
-				if (g >= group) break;
-#pragma unroll
-				for (int j = 0; j < N; j++) {
-					const A q = query[g][p * N + j];
-#pragma unroll
-					for (int u = 0; u < AHEAD; u++) sum[u][g] += up(key[u].v[j]) * q;
-				}
-			}
-		}
-#pragma unroll
-		for (int u = 0; u < AHEAD; u++) {
-			const u32 i = base + u * apart + t / lanes;
-#pragma unroll
-			for (int g = 0; g < GROUP; g++) {
-				if (g >= group) break;
-				A v = sum[u][g];
-				for (u32 l = lanes / 2; l > 0; l /= 2) v += __shfl_xor_sync(0xffffffffu, v, l);
-				if (lane == 0 && i < n) weight[g][i] = v;
+				for (int c = 0; c < COLUMNS; c++) of[g].sum[c] += w * up(value[u][c / N].v[c % N]);
 			}
 		}
 	}
-	__syncthreads();
-	for (u64 g = t / 32; g < group; g += THREADS / 32) {
-		A top = none, total = 0;
-		for (u32 i = t % 32; i < n; i += 32) top = weight[g][i] > top ? weight[g][i] : top;
-		for (int l = 16; l > 0; l /= 2) {
-			const A other = __shfl_xor_sync(0xffffffffu, top, l);
-			top = other > top ? other : top;
-		}
-		for (u32 i = t % 32; i < n; i += 32) total += weight[g][i] = exp_(weight[g][i] - top);
-		total = (A)warp_sum(total);
-		if (t % 32 == 0) tops[g] = top, totals[g] = total;
-	}
-	__syncthreads();
-
-	// The sums of values: `columns` threads for a value, each with a pack of the result for every query.
-	const u32 columns = lanes_for(packs, THREADS), column = t % columns, slots = THREADS / columns;
-	A sum[GROUP][N];
-#pragma unroll
-	for (int g = 0; g < GROUP; g++)
-#pragma unroll
-		for (int j = 0; j < N; j++) sum[g][j] = 0;
-	if (column < packs) {
-		for (u32 base = t / columns; base < n; base += AHEAD * slots) {
-			Pack<T> value[AHEAD];
-#pragma unroll
-			for (int u = 0; u < AHEAD; u++) {
-				const u32 i = base + u * slots;
-				value[u] = load_at(values + (i < n ? i : 0) * step, (u64)column * N, d, wide);
-			}
-#pragma unroll
-			for (int u = 0; u < AHEAD; u++) {
-				const u32 i = base + u * slots;
-				if (i >= n) break;
-#pragma unroll
-				for (int g = 0; g < GROUP; g++) {
-					if (g >= group) break;
-					const A w = weight[g][i];
-#pragma unroll
-					for (int j = 0; j < N; j++) sum[g][j] += w * up(value[u].v[j]);
-				}
-			}
-		}
-	}
+	start_next();
+	const bool whole = from_split == to_split;
 #pragma unroll
 	for (int g = 0; g < GROUP; g++) {
 		if (g >= group) break;
-		__syncthreads(); // other threads may still read part
-#pragma unroll
-		for (int j = 0; j < N; j++) part[t * N + j] = sum[g][j];
+		for (u32 l = lanes; l < 32; l *= 2) of[g].join(l);
+		if (t % 32 == 0) tops[warp] = of[g].top;
 		__syncthreads();
-		for (u64 at = t; at < d; at += THREADS) {
-			A v = 0;
-			for (u32 slot = 0; slot < slots; slot++) v += part[(slot * columns + at / N) * N + at % N];
-			if (a.splits == 1) ((T *)a.o)[(first_head + g) * d + at] = down<T>(v / totals[g]);
-			else ((A *)a.parts)[((first_head + g) * a.splits + split) * d + at] = v;
+		of[g].raise(warp_top(tops[t % WARPS]));
+		if (t % 32 == 0) totals[warp] = of[g].total;
+		if (t % 32 < lanes)
+#pragma unroll
+			for (int c = 0; c < COLUMNS; c++) {
+				const u32 at = (lane + c / N * lanes) * N + c % N;
+				if (at < d) part[warp][at] = of[g].sum[c];
+			}
+		__syncthreads();
+		for (u32 at = t; at < d; at += THREADS) {
+			A v = 0, total = 0;
+#pragma unroll
+			for (int w = 0; w < WARPS; w++) v += part[w][at], total += totals[w];
+			const u64 head = first_head + g, line = head * a.splits + split;
+			if (whole) {
+				((T *)a.o)[head * d + at] = down<T>(v / total);
+			} else {
+				((A *)a.parts)[line * d + at] = v;
+				if (at == 0) ((A *)a.sums)[line * 2] = of[g].top, ((A *)a.sums)[line * 2 + 1] = total;
+			}
 		}
 	}
-	if (a.splits > 1 && t < group) {
-		A *const sums = (A *)a.sums + ((first_head + t) * a.splits + split) * 2;
-		sums[0] = tops[t], sums[1] = totals[t];
-	}
-}
-
-// attend_merge adds up the parts of a head: a block for each head of each row.
-template <class T> __device__ inline void attend_merge(const AttendLast &a) {
-	typedef typename Arith<T>::type A;
-	const u64 head = blockIdx.x;
-	const A *const sums = (const A *)a.sums + head * a.splits * 2;
-	A top = sums[0], total = 0;
-	for (u64 i = 1; i < a.splits; i++) top = sums[2 * i] > top ? sums[2 * i] : top;
-	for (u64 i = 0; i < a.splits; i++)
-		if (sums[2 * i + 1] > 0) total += exp_(sums[2 * i] - top) * sums[2 * i + 1];
-	for (u64 c = threadIdx.x; c < a.d; c += blockDim.x) {
-		A sum = 0;
-		for (u64 i = 0; i < a.splits; i++)
-			if (sums[2 * i + 1] > 0) sum += exp_(sums[2 * i] - top) * ((const A *)a.parts)[(head * a.splits + i) * a.d + c];
-		((T *)a.o)[head * a.d + c] = down<T>(sum / total);
+	if (whole) return;
+	__threadfence();
+	__syncthreads();
+	u32 *const arrived = (u32 *)a.arrived + b * a.key_heads + kept;
+	if (t == 0) before = atomicAdd(arrived, 1u);
+	__syncthreads();
+	if (before + 1 < (to_split - from_split + 1) * a.chunks) return;
+	if (t == 0) *arrived = 0; // for the next call
+	__threadfence();
+	volatile const A *const sums = (volatile const A *)a.sums, *const all = (volatile const A *)a.parts;
+	for (u32 x = t; x < a.group * d; x += THREADS) {
+		const u64 head = (u64)b * a.heads + kept * a.group + x / d, line = head * a.splits;
+		Online<A, 1> of = {none, 0, {0}};
+#pragma unroll 4
+		for (u32 i = from_split; i <= to_split; i++) {
+			of.raise(sums[(line + i) * 2]);
+			const A w = exp_(sums[(line + i) * 2] - of.top);
+			of.total += w * sums[(line + i) * 2 + 1];
+			of.sum[0] += w * all[(line + i) * d + x % d];
+		}
+		((T *)a.o)[head * d + x % d] = down<T>(of.sum[0] / of.total);
 	}
 }
 
 #define EXPORT(name, T)                                                                                    \
 	extern "C" __global__ void write_rows_##name(const WriteRows a) { write_rows<T>(a); }                   \
-	extern "C" __global__ void attend_last_##name(const AttendLast a) { attend_last<T>(a); }                \
-	extern "C" __global__ void attend_merge_##name(const AttendLast a) { attend_merge<T>(a); }
+	extern "C" __global__ void __launch_bounds__(THREADS) attend_last_##name(const AttendLast a) { attend_last<T>(a); }
 EACH_FLOAT(EXPORT)

@@ -306,7 +306,7 @@ template <class T> __device__ inline void bias_act(const Map &a) {
 	extern "C" __global__ void unary_grad_##name(const Map a) { unary_grad<T>(a); } \
 	extern "C" __global__ void mse_grad_##name(const Map a) { mse_grad<T>(a); } \
 	extern "C" __global__ void scale_by_##name(const Map a) { scale_by<T>(a); } \
-	extern "C" __global__ void swiglu_##name(const Map a) { swiglu<T>(a); } \
+	extern "C" __global__ void swiglu_##name(const Map a) { await_earlier(); swiglu<T>(a); } \
 	extern "C" __global__ void swiglu_grad_##name(const SwigluGrad a) { swiglu_grad<T>(a); } \
 	extern "C" __global__ void bias_act_##name(const Map a) { bias_act<T>(a); }
 EACH_FLOAT(EXPORT)

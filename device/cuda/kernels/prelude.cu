@@ -179,6 +179,28 @@ __device__ inline u64 divide(u64 i, u64 by) {
 	return (i | by) >> 32 ? i / by : (u32)i / (u32)by;
 }
 
+// A kernel that the host launches with launchEarly may start before the kernel in front of it has ended. It must call
+// await_earlier in every block. Only then does memory hold what earlier kernels have written. Before, the kernel may read
+// what launchEarly was told. start_next lets the kernel behind start, if that is launched with launchEarly too, once all
+// blocks have called start_next or ended. It must come after await_earlier.
+__device__ inline void await_earlier() {
+#if __CUDA_ARCH__ >= 900
+	asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ inline void start_next() {
+#if __CUDA_ARCH__ >= 900
+	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// prefetch starts to bring the lines of n bytes from an address into the L2 cache.
+__device__ inline void prefetch(const void *from, u32 n) {
+#ifdef __CUDACC__
+	for (u32 at = 0; at < n; at += 128) asm volatile("prefetch.global.L2 [%0];" ::"l"((const char *)from + at));
+#endif
+}
+
 __device__ inline u64 global_thread() { return blockIdx.x * (u64)blockDim.x + threadIdx.x; }
 __device__ inline u64 global_threads() { return gridDim.x * (u64)blockDim.x; }
 

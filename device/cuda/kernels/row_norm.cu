@@ -123,6 +123,7 @@ template <class T, int HELD> __device__ inline void row_norm(const RowNorm &a) {
 			squares[0] += x[i][j] * x[i][j];
 		});
 		row_total(squares);
+		start_next();
 		const float v = squares[0] / cols, scale = row_scale(v, a.eps);
 		if (threadIdx.x == 0) {
 			if (a.centered) ((float *)a.mean)[row] = m;
@@ -242,7 +243,7 @@ template <class T> __device__ inline void row_norm_fold(const RowNorm &a) {
 // ROW_WARPS warps per multiprocessor.
 #define ROW_BLOCKS(T) (sizeof(T) == 2 ? 2 : 1)
 #define EXPORT(name, T, HELD) \
-	extern "C" __global__ void __launch_bounds__(32 * ROW_WARPS, ROW_BLOCKS(T)) row_norm_##HELD##_##name(const RowNorm a) { row_norm<T, HELD>(a); } \
+	extern "C" __global__ void __launch_bounds__(32 * ROW_WARPS, ROW_BLOCKS(T)) row_norm_##HELD##_##name(const RowNorm a) { await_earlier(); row_norm<T, HELD>(a); } \
 	extern "C" __global__ void __launch_bounds__(32 * ROW_WARPS, ROW_BLOCKS(T)) row_norm_grad_##HELD##_##name(const RowNorm a) { \
 		__shared__ float fold[2][HELD][32]; \
 		if (a.addend || a.acc.beta != 0) row_norm_grad<T, HELD, true>(a, fold); \

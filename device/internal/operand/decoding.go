@@ -31,4 +31,6 @@ func (ts Types) AttendLast(o device.Tensor, a kernels.Last) {
 	checkShape(op, device.Shape{k[0], k[2], k[3]}, a.K)
 	checkShape(op, a.K.Shape, a.V)
 	checkShape(op, k[:1], a.Last)
+	checkType(op, a.Arrived, device.Int32)
+	checkShape(op, device.Shape{k[0], k[2]}, a.Arrived)
 }

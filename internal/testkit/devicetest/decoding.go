@@ -39,7 +39,8 @@ func checkAttendLast(r *rig) {
 	}
 	each(r, []attending{
 		{1, 1, 1, 1, []int64{0}, 0}, {2, 1, 4, 5, []int64{4, 0}, 0}, {4, 4, 64, 300, []int64{299, 255, 256}, 0}, {9, 1, 80, 40, []int64{39, 7}, 0},
-		{12, 2, 33, 17, []int64{16}, 0}, {4, 2, 128, 700, []int64{699, 3, 510}, 0}, {6, 3, 256, 9, []int64{8}, 0}, {4, 2, 16, 600, []int64{599, 300, 4}, 5},
+		{12, 2, 33, 17, []int64{16}, 0}, {4, 2, 128, 700, []int64{699, 3, 510}, 0}, {6, 3, 256, 9, []int64{8}, 0}, {4, 2, 16, 600, []int64{599, 300, 514}, 5},
+		{6, 1, 8, 600, []int64{599, 100}, 0},
 	}, func(c attending) {
 		b, group := len(c.last), c.heads/c.keyHeads
 		// The cache lacks the last position, which k and v have.
@@ -88,9 +89,10 @@ func checkAttendLast(r *rig) {
 		pk, k := split(keys)
 		pv, v := split(values)
 		label := fmt.Sprintf("AttendLast %+v", c)
+		arrived := r.place(device.Int32, device.Shape{b, c.keyHeads}, make([]byte, 4*b*c.keyHeads))
 		r.result(label, want, func(dst device.Tensor) error {
 			return r.k.AttendLast(r.s, dst, kernels.Last{
-				Q: pq.Tensor, K: k.Tensor, V: v.Tensor, Keys: pk.Tensor, Values: pv.Tensor, Last: last.Tensor, Scale: scale, Window: c.window,
+				Q: pq.Tensor, K: k.Tensor, V: v.Tensor, Keys: pk.Tensor, Values: pv.Tensor, Last: last.Tensor, Arrived: arrived.Tensor, Scale: scale, Window: c.window,
 			})
 		})
 		r.same(label+", the keys", pk, value{keys, make([]float64, len(keys.v)), 0})

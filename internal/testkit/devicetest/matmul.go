@@ -3,6 +3,7 @@ package devicetest
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/kernels"
@@ -11,7 +12,7 @@ import (
 // products lists m, k and n of products.
 var products = [][3]int{
 	{0, 3, 4}, {3, 0, 4}, {3, 4, 0}, {1, 1, 1}, {1, 7, 1}, {2, 3, 4}, {5, 1, 9}, {8, 8, 8}, {16, 32, 16},
-	{17, 33, 65}, {64, 64, 64}, {65, 129, 31}, {1, 256, 300}, {300, 1, 2}, {300, 2, 1}, {66, 300, 35},
+	{17, 33, 65}, {64, 64, 64}, {65, 129, 31}, {1, 256, 300}, {300, 1, 2}, {300, 2, 1}, {66, 300, 35}, {1, 2056, 9}, {1, 8208, 3},
 }
 
 // product is the reference for op(x)·op(y).
@@ -137,6 +138,36 @@ func checkLinear(r *rig) {
 	one := r.put(array{device.Shape{1, 1}, []float64{1}})
 	r.result("Linear with ReLU of NaN", value{array: nan(device.Shape{1, 1})}, func(dst device.Tensor) error {
 		return r.k.Linear(r.s, dst, x.Tensor, one.Tensor, device.Tensor{}, kernels.ActReLU)
+	})
+}
+
+func checkLinears(r *rig) {
+	each(r, products, func(p [3]int) {
+		m, k, n := p[0], p[1], p[2]
+		x := r.random(-2, 2, m, k)
+		px := r.put(x)
+		var of []kernels.Projection
+		var wants []value
+		for i, n := range []int{n, 2*n + 1, 1} {
+			w, b := r.random(-2, 2, n, k), r.random(-3, 3, n)
+			want := product(x, false, w, true, m, k, n)
+			p := kernels.Projection{Dst: r.put(newArray(m, n)).Tensor, W: r.put(w).Tensor}
+			if i != 1 {
+				p.Bias = r.put(b).Tensor
+				for j := range want.v {
+					want.v[j] += b.v[j%n]
+					want.scale[j] += math.Abs(b.v[j%n])
+				}
+			}
+			of, wants = append(of, p), append(wants, want)
+		}
+		for i, want := range wants {
+			r.result(fmt.Sprintf("Linears of %v: %v", x.shape, of[i].W.Shape), want, func(dst device.Tensor) error {
+				all := slices.Clone(of)
+				all[i].Dst = dst
+				return r.k.Linears(r.s, px.Tensor, all)
+			})
+		}
 	})
 }
 

@@ -23,6 +23,7 @@ func checkRotate(r *rig) {
 		{shape: device.Shape{2, 3, 4, 8}, rows: 3, pairs: 4, heads: 3, interleaved: true},
 		{shape: device.Shape{1, 7, 3, 64}, rows: 9, pairs: 16, heads: 2, inverse: true},
 		{shape: device.Shape{2, 5, 3, 16}, rows: 6, pairs: 8, heads: 2},
+		{shape: device.Shape{2, 5, 3, 16}, rows: 6, pairs: 8, heads: 3},
 		{shape: device.Shape{2, 3, 2, 64}, rows: 3, pairs: 32, heads: 2, inverse: true},
 		{shape: device.Shape{3, 5, 2, 6}, rows: 5, pairs: 3, heads: 2, interleaved: true, inverse: true},
 	}, func(c turning) {
@@ -64,6 +65,18 @@ func checkRotate(r *rig) {
 		r.accumulates(fmt.Sprintf("Rotate %+v", c), want, func(dst device.Tensor, acc device.Accum) error {
 			return r.k.Rotate(r.s, dst, acc, px.Tensor, kernels.Rotation{Cos: pc.Tensor, Sin: ps.Tensor, Heads: c.heads, Interleaved: c.interleaved, Inverse: c.inverse})
 		})
+		if c.heads < c.shape[2] || c.interleaved || c.inverse {
+			return
+		}
+		few := r.random(-2, 2, c.shape[0], c.shape[1], 1, c.shape[3]) // beside x, whose heads may be more
+		pfew, beside := r.put(few), r.put(newArray(few.shape...))
+		for i := range 2 { // x first, then second
+			r.result(fmt.Sprintf("RotateBoth, %d: %+v", i, c), want, func(dst device.Tensor) error {
+				dsts, xs := [2]device.Tensor{beside.Tensor, beside.Tensor}, [2]device.Tensor{pfew.Tensor, pfew.Tensor}
+				dsts[i], xs[i] = dst, px.Tensor
+				return r.k.RotateBoth(r.s, dsts, xs, pc.Tensor, ps.Tensor)
+			})
+		}
 	})
 	t := func(shape ...int) device.Tensor {
 		return r.place(device.Float32, shape, make([]byte, 4*device.Shape(shape).Len())).Tensor

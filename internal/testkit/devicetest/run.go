@@ -77,7 +77,7 @@ func Cases(half ...device.DType) []Case {
 			run  func(*rig)
 		}{
 			{"Unary", checkUnary}, {"UnaryGrad", checkUnaryGrad}, {"ScaleBy", checkScaleBy}, {"SwiGLU", checkSwiGLU}, {"NaN", checkNaN},
-			{"Binary", checkBinary}, {"Sum", checkSum}, {"MatMul", checkMatMul}, {"BatchedMatMul", checkBatchedMatMul}, {"Linear", checkLinear}, {"LinearGrad", checkLinearGrad},
+			{"Binary", checkBinary}, {"Sum", checkSum}, {"MatMul", checkMatMul}, {"BatchedMatMul", checkBatchedMatMul}, {"Linear", checkLinear}, {"Linears", checkLinears}, {"LinearGrad", checkLinearGrad},
 			{"LinearUnary", checkLinearUnary}, {"LinearUnaryGrad", checkLinearUnaryGrad},
 			{"Dropout", checkDropout}, {"Softmax", checkSoftmax}, {"SoftmaxGrad", checkSoftmaxGrad},
 			{"Norm", checkNorm}, {"BatchNormReLU", checkBatchNormReLU}, {"NormNaN", checkNormNaN},

@@ -528,6 +528,12 @@ int cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned 
 	return fakegpu_enqueue_kernel(s, run_launch, l, free);
 }
 
+// cuLaunchKernelEx is not needed: kernels start early from compute capability 9.0 on.
+int cuLaunchKernelEx(const void *config, function *f, void **params, void **extra) {
+	(void)config, (void)f, (void)params, (void)extra;
+	return INVALID_VALUE;
+}
+
 // A graph's nodes, in the order of their capture, which is one in which they may run. The graph and
 // the executables made from it share it.
 typedef struct { work work; int branch; nodes before; } node;
