@@ -36,7 +36,7 @@ while IFS= read -r model; do
 			for type in $types; do
 				measure "$bin/steps" --type "$type"
 				[ "${GODDP_DEVICE:-}" = cpu ] || measure "$bin/steps" --type "$type" --captured
-				[ "${GODDP_DEVICE:-}" = cpu ] || [ -z "${ZERO:-}" ] || measure "$bin/steps" --type "$type" --captured --zero
+				[ "${GODDP_DEVICE:-}" = cpu ] || [ -z "${ZERO:-}" ] || measure "$bin/steps" --type "$type" --captured --stage 1
 			done
 			[ -z "$ways" ] || measure bench/torch_steps.py --types $types --ways $ways
 		done

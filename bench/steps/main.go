@@ -46,7 +46,8 @@ var (
 	first    = flag.Float64("first-bucket-cap-mb", 0, "size of the first bucket in `MiB` (default: as the others)")
 	dtype    = flag.String("type", "float32", "type of parameters, data and products: float32, or on a GPU tf32 or bfloat16")
 	captured = flag.Bool("captured", false, "capture the step")
-	sharded  = flag.Bool("zero", false, "divide the optimizer's state and the updates among the ranks (ZeRO-1)")
+	stage    = flag.Int("stage", 0, "what package ddp/zero divides among the ranks: 1, 2 or 3; 0 is package ddp")
+	slots    = flag.Int("slots", 0, "number of buckets that are whole at the same time in stages 2 and 3; 0: the default")
 	file     = flag.String("trace", "", "write a trace of further steps of rank 0 to this `FILE`")
 	profiled = flag.String("cpuprofile", "", "write a profile of rank 0's measured steps to this `FILE`")
 )
@@ -168,8 +169,8 @@ func train(ctx context.Context) error {
 		return err
 	}
 	r := result{Name: "goddp", Type: *dtype, Ranks: pg.Size(), StepMS: took.Seconds() * 1e3 / float64(*steps), PeakMiB: peak(dev, model)}
-	if *sharded {
-		r.Name += "-zero"
+	if *stage > 0 {
+		r.Name += fmt.Sprint("-zero", *stage)
 	}
 	if *captured {
 		r.Name += "-captured"
@@ -219,8 +220,8 @@ func wrap(net nn.Module, pg *comm.ProcessGroup) (trained, optimizer, error) {
 		return optim.NewSGD(params, &optim.SGDOptions{LR: 0.001})
 	}
 	opts := ddp.Options{BucketCapMB: *bucket, FirstBucketCapMB: *first}
-	if *sharded {
-		return zero.New(net, pg, sgd, &zero.Options{Options: opts})
+	if *stage > 0 {
+		return zero.New(net, pg, sgd, &zero.Options{Options: opts, Stage: *stage, Slots: *slots})
 	}
 	model, err := ddp.New(net, pg, &opts)
 	if err != nil {

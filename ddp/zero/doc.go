@@ -74,6 +74,9 @@
 // outputs and frozen parameters need nothing of their own. Frozen parameters are whole on each rank. A step sends half
 // as many bytes again as in stage 1: (N-1)/N·P for each of two gathers and one reduction.
 //
+// With as many slots as buckets, a bucket is gathered once in each step. Stage 3 then needs the memory of stage 1, but a
+// captured step contains the gathers, which run under its forward pass.
+//
 // A bucket of more than twice the largest size has its own memory, as for a large embedding, and is gathered once in
 // each step. BucketCapMB is 64 there, so buckets of up to 128 MiB share slots. If one operation needs two buckets of one
 // slot, it fails with a [*SlotError].
