@@ -15,7 +15,7 @@
 //		opt.ZeroGrad()
 //	}
 //
-// # How a step runs
+// # How a step of stage 1 runs
 //
 // New moves the parameters into buckets that have the same layout as the buckets of the gradients.
 // Each bucket is padded and divided into equal, contiguous shards, one for each rank. A shard
