@@ -227,6 +227,36 @@ func TestParametersInSlots(t *testing.T) {
 	}, 2, 4)
 }
 
+// Accumulated gradients of stages 2 and 3 are those of stage 1 but for the order of sums: each pass reduces.
+func TestAccumulationInStages(t *testing.T) {
+	onBoth(t, func(pg *comm.ProcessGroup) error {
+		var want []float64
+		for _, stage := range []int{1, 2, 3} {
+			w := must.New(staged(newChain(double, 0), pg, sgd, deep, stage))
+			var losses []float64
+			for step := range 6 {
+				if err := w.accumulate(pg, device.Float64, step, 3); err != nil {
+					return err
+				}
+				if err := w.opt.Step(); err != nil {
+					return err
+				}
+				w.opt.ZeroGrad()
+				losses = append(losses, w.loss(pg, device.Float64, 0).Item())
+			}
+			if stage == 1 {
+				want = losses
+			}
+			for i := range want {
+				if math.Abs(losses[i]-want[i]) > 1e-12*want[i] {
+					return fmt.Errorf("stage %d: losses %v, want %v", stage, losses, want)
+				}
+			}
+		}
+		return nil
+	}, 2, 4)
+}
+
 // Ranks without inputs take part in the gathers and reductions of stages 2 and 3.
 func TestUnevenInputsOfStages(t *testing.T) {
 	for _, share := range shares {
