@@ -200,7 +200,7 @@ func (c *captured) call(in ...*Variable) (*Variable, error) {
 		c.calls[string(c.shapes)]++
 		return c.step(in...)
 	}
-	if !slices.ContainsFunc(c.variants, func(v *variant) bool { return bytesOf(v.in) >= bytesOf(in) }) {
+	if i := c.largest(); i >= 0 && bytesOf(c.variants[i].in) < bytesOf(in) {
 		if err := c.closeAll(); err != nil { // their memory would be too small to share
 			return nil, err
 		}
@@ -226,10 +226,14 @@ func (c *captured) call(in ...*Variable) (*Variable, error) {
 		return c.step(in...)
 	}
 	c.failed = 0
-	if len(c.variants) == maxVariants {
-		last := c.variants[maxVariants-1]
-		c.variants = c.variants[:maxVariants-1]
-		if err := last.Close(); err != nil {
+	if n := len(c.variants); n == maxVariants {
+		old := n - 1
+		if old == c.largest() { // the others share its memory
+			old--
+		}
+		v := c.variants[old]
+		c.variants = slices.Delete(c.variants, old, old+1)
+		if err := v.Close(); err != nil {
 			return nil, err
 		}
 	}
@@ -259,6 +263,17 @@ func (c *captured) closeAll() (err error) {
 }
 
 // bytesOf returns the number of bytes of variables.
+// largest returns the index of the capture with the largest inputs, or -1 if there is none.
+func (c *captured) largest() (at int) {
+	at = -1
+	for i, v := range c.variants {
+		if at < 0 || bytesOf(v.in) > bytesOf(c.variants[at].in) {
+			at = i
+		}
+	}
+	return at
+}
+
 func bytesOf(in []*Variable) (n int) {
 	for _, v := range in {
 		n += v.t.Bytes()

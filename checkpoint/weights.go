@@ -78,6 +78,7 @@ func LoadWeights(path string, m nn.Model) (*Report, error) {
 		if b := parts[v]; err == nil && b != nil {
 			span, _ := b.Span()
 			err = setVariable(b.Var(), data[span.Lo*dt.Size():span.Hi*dt.Size()], dt)
+			v.BumpVersion() // b is a part of it
 		} else if err == nil {
 			err = setVariable(v, data, dt)
 		}

@@ -132,7 +132,7 @@ func (r *rope) angles(dev device.Device, dt device.DType, rows int, o *ForwardOp
 	if o.Positions != nil {
 		rows = cmp.Or(o.most, r.most)
 	}
-	if r.table.rows < rows || r.table.cos.Device() != dev {
+	if r.table.cos == nil || r.table.rows < rows || r.table.cos.Device() != dev {
 		r.table = r.newTable(dev, max(rows, min(2*r.table.rows, r.most))) // so that a text that grows takes few tables
 	}
 	cos, sin = r.table.cos, r.table.sin

@@ -18,7 +18,8 @@ type CastOptions struct {
 	// of frozen parameters are not kept.
 	//
 	// ddp.New makes the kept values equal on all ranks. Writing a parameter discards its kept value. The kept values
-	// become the optimizer's masters, without a copy.
+	// become the optimizer's masters, without a copy. If the optimizer's state is saved before its first step and loaded
+	// again, its masters start from rounded values.
 	Masters bool
 }
 

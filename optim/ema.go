@@ -240,6 +240,14 @@ func (a *average) update(decay float64, scratch device.Buffer) error {
 	return k.Axpby(s, mean, device.Accum{Alpha: 1 - decay, Beta: decay}, x)
 }
 
+// written counts a write to v, and to the parameter that v is a part of.
+func (a *average) written() {
+	a.v.BumpVersion()
+	if a.span != nil {
+		a.param.Var().BumpVersion()
+	}
+}
+
 // copy enqueues a copy from src to dst, with conversion.
 func (a *average) copy(dst, src device.Tensor) error {
 	dev := a.v.Device()
@@ -258,8 +266,11 @@ func (a *average) copy(dst, src device.Tensor) error {
 // parameters, if the parameters are inconsistent, or if the optimizer is not a [ParameterSwapper]. If the originals
 // cannot be restored, With returns an error and the program must load a state.
 func (e *EMA) With(f func() error) (err error) {
-	if e.err != nil {
+	if e.outdated(); e.err != nil {
 		return e.err
+	}
+	if slices.ContainsFunc(e.averages, func(a *average) bool { return a.span != nil && a.param.Part() == nil }) {
+		return errors.New("optim: the averages of parts cannot replace parameters that are whole at the moment: call Whole of the model within With")
 	}
 	steps, consistent := e.Optimizer.Committed()
 	if !consistent {
@@ -289,7 +300,7 @@ func (e *EMA) With(f func() error) (err error) {
 			return err
 		}
 		replaced++
-		a.v.BumpVersion()
+		a.written()
 		if err := a.copy(a.v.Tensor(), a.mean.Tensor()); err != nil {
 			return err
 		}
@@ -323,7 +334,7 @@ func (e *EMA) allocateCopies() (saved []device.Tensor, free func(), err error) {
 func (e *EMA) putBack(saved []device.Tensor) error {
 	for i, t := range saved {
 		a := e.averages[i]
-		a.v.BumpVersion()
+		a.written()
 		if err := a.copy(a.v.Tensor(), t); err != nil {
 			return err
 		}

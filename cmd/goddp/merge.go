@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 
 	"github.com/spf13/pflag"
 
@@ -18,12 +20,12 @@ import (
 // mergeAdapters implements "goddp merge".
 func mergeAdapters(args []string) error {
 	var kind string
-	fs := newFlags("merge")
-	fs.StringVar(&kind, "type", "bfloat16", "`type` of the weights: float32, bfloat16, float16")
-	if err := fs.Parse(args); err != nil {
+	flags := newFlags("merge")
+	flags.StringVar(&kind, "type", "bfloat16", "`type` of the weights: float32, bfloat16, float16")
+	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
-			fmt.Fprintf(stdout, `Merge PEFT's adapters of low rank into their base model: what merge_and_unload and
-save_pretrained do.
+			fmt.Fprintf(stdout, `Merge PEFT's adapters of low rank into their base model, converted to --type first: what
+merge_and_unload and save_pretrained do.
 
 Usage:
   goddp merge [flags] BASE ADAPTERS OUT
@@ -38,23 +40,28 @@ Example:
 Flags:
 %s
 Exit codes: 0 OUT is written; 1 a folder cannot be read, or OUT not written; 2 usage.
-`, fs.FlagUsages())
+`, flags.FlagUsages())
 			return nil
 		}
 		return &usageError{err: err}
 	}
-	if fs.NArg() != 3 {
-		return usagef("want three folders, got %d arguments", fs.NArg())
+	if flags.NArg() != 3 {
+		return usagef("want three folders, got %d arguments", flags.NArg())
 	}
 	dt, ok := map[string]device.DType{"float32": device.Float32, "bfloat16": device.BFloat16, "float16": device.Float16}[kind]
 	if !ok {
 		return usagef("--type %s: want float32, bfloat16 or float16", kind)
 	}
 	dev := cpu.New(nil)
-	return errors.Join(merge(context.Background(), dev, dt, fs.Arg(0), fs.Arg(1), fs.Arg(2)), dev.Close())
+	return errors.Join(merge(context.Background(), dev, dt, flags.Arg(0), flags.Arg(1), flags.Arg(2)), dev.Close())
 }
 
 func merge(ctx context.Context, dev device.Device, dt device.DType, base, adapters, out string) error {
+	for _, from := range []string{base, adapters} {
+		if same(from, out) {
+			return fmt.Errorf("merging to %s: the folder is to be read, want another one", out)
+		}
+	}
 	f, err := hf.Load(base, dev, &hf.LoadOptions{DType: dt})
 	if err != nil {
 		return err
@@ -67,7 +74,11 @@ func merge(ctx context.Context, dev device.Device, dt device.DType, base, adapte
 		return err
 	}
 	o := &hf.SaveOptions{}
-	if tok, err := tokenizer.Load(base); err == nil { // the merged model ends its answers as the template does
+	tok, err := tokenizer.Load(base)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err == nil { // the merged model ends its answers as the template does
 		template, err := chat.Load(base)
 		if err != nil && !errors.Is(err, chat.ErrNoTemplate) {
 			return err
@@ -75,4 +86,14 @@ func merge(ctx context.Context, dev device.Device, dt device.DType, base, adapte
 		o.Stop = chat.Stop(tok, template)
 	}
 	return f.Save(ctx, out, o)
+}
+
+// same reports whether two paths name one folder.
+func same(a, b string) bool {
+	x, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	y, err := os.Stat(b)
+	return err == nil && os.SameFile(x, y)
 }

@@ -42,6 +42,7 @@ func TestMerge(t *testing.T) {
 	}{
 		{[]string{"merge", base, adapters}, 2, "goddp merge: want three folders, got 2 arguments"},
 		{[]string{"merge", base, adapters, merged, "--type", "int8"}, 2, "--type int8: want float32, bfloat16 or float16"},
+		{[]string{"merge", base, adapters, base}, 1, "the folder is to be read, want another one"},
 		{[]string{"merge", base, base, merged}, 1, "adapter_config.json: no such file"},
 	} {
 		if code, _, stderr := goddp(t, c.args...); code != c.code || !strings.Contains(stderr, c.want) {
