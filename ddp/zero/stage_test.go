@@ -465,3 +465,58 @@ func TestCollectivesOfAStepThatFail(t *testing.T) {
 		}
 	}
 }
+
+// In stage 3 too, ranks go on in the same processes after a failure.
+func TestRegroupInStage3(t *testing.T) {
+	train := func(fails bool) (parameters [2][]byte) {
+		o := quiet()
+		backend.Survive(o)
+		groups := must.New(comm.Local(2, o))
+		var wg sync.WaitGroup
+		for r, pg := range groups {
+			wg.Go(func() {
+				defer pg.Close()
+				net := newChain(double, 0)
+				run := func() error {
+					w := must.New(staged(net, pg, adamW, deep, 3))
+					if _, err := pg.Reconfigure(t.Context(), w.zero.Progress()); err != nil {
+						return err
+					}
+					if _, err := w.train(pg, device.Float64, 0, 3); err != nil {
+						return err
+					}
+					if fails {
+						if r == 1 {
+							pg.Abort(errInjected)
+						}
+						if _, err := w.train(pg, device.Float64, 3, 4); err == nil {
+							return errors.New("a step was made in a broken group")
+						}
+						w.opt.ZeroGrad()
+						m, err := pg.Reconfigure(t.Context(), w.zero.Progress())
+						if err != nil {
+							return err
+						}
+						if hasState, err := w.zero.Regroup(t.Context(), m); !hasState || err != nil {
+							return fmt.Errorf("has the state: %v, %w", hasState, err)
+						}
+					}
+					_, err := w.train(pg, device.Float64, 3, 6)
+					if err == nil {
+						parameters[r], err = w.wholeBits(net)
+					}
+					return err
+				}
+				if err := run(); err != nil {
+					t.Errorf("rank %d: %v", r, err)
+					pg.Abort(err)
+				}
+			})
+		}
+		wg.Wait()
+		return parameters
+	}
+	if want, got := train(false), train(true); !bytes.Equal(got[0], want[0]) || !bytes.Equal(got[1], want[0]) {
+		t.Error("the parameters differ from those of an undisturbed job")
+	}
+}
