@@ -145,10 +145,7 @@ func New(rank int, opts *Options) (*Meter, error) {
 	}
 	m := &Meter{opts: o, writes: rank == 0, steps: o.First, start: o.now()}
 	m.logged, m.lap = m.start, m.start
-	var err error
-	if m.page, err = telemetry.Inherited(); err != nil {
-		return nil, fmt.Errorf("progress: %w", err)
-	}
+	m.page = telemetry.Inherited()
 	if m.opts.Waited != nil {
 		m.waited = m.opts.Waited()
 	}
@@ -160,9 +157,11 @@ func New(rank int, opts *Options) (*Meter, error) {
 		m.inPlace = err == nil && info.Mode()&os.ModeCharDevice != 0
 	}
 	if dir, isFolder := strings.CutPrefix(o.File, TensorBoardPrefix); isFolder {
-		if m.events, err = newEventFile(dir, o.First, m.start); err != nil {
+		events, err := newEventFile(dir, o.First, m.start)
+		if err != nil {
 			return nil, fmt.Errorf("progress: %w", err)
 		}
+		m.events = events
 	} else if o.File != "" {
 		// A pipe without a reader is an error, instead of blocking the training.
 		f, err := os.OpenFile(o.File, os.O_WRONLY|os.O_CREATE|os.O_APPEND|syscall.O_NONBLOCK, 0o666)

@@ -2,9 +2,11 @@ package telemetry
 
 import (
 	"encoding/binary"
-	"fmt"
+	"errors"
+	"log/slog"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -37,26 +39,44 @@ type Reporter struct {
 	recorded time.Time // when times was last recorded
 }
 
-// Inherited returns the reporter of this process, or nil if the agent wants no numbers. The error says that
-// [jobenv.ReportFDVar] is wrong.
-var Inherited = sync.OnceValues(inherited)
+// Inherited returns the reporter of this process, or nil if the agent wants no numbers. If a program between golaunch and
+// this process has closed the descriptor, or opened another file there, Inherited logs a warning and returns nil.
+var Inherited = sync.OnceValue(inherited)
 
-func inherited() (*Reporter, error) {
+func inherited() *Reporter {
 	text := os.Getenv(jobenv.ReportFDVar)
 	if text == "" {
-		return nil, nil
+		return nil
 	}
 	fd, err := strconv.Atoi(text)
 	if err == nil {
-		_, err = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
+		err = checkChannel(fd)
 	}
-	if err != nil || fd < 3 {
-		return nil, fmt.Errorf("telemetry: %s is %q, want the descriptor of a socket: %w", jobenv.ReportFDVar, text, err)
+	if err != nil {
+		slog.Warn("the page lacks this process's numbers, because it has not inherited golaunch's socket", jobenv.ReportFDVar, text, "err", err)
+		return nil
 	}
 	unix.CloseOnExec(fd) // the programs that this process starts report nothing
 	return NewReporter(func(datagram []byte) error {
 		return unix.Send(fd, datagram, unix.MSG_DONTWAIT)
-	}, time.Now), nil
+	}, time.Now)
+}
+
+// checkChannel returns an error unless a descriptor is an end of a [Pair].
+func checkChannel(fd int) error {
+	kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
+	if err != nil {
+		return err
+	}
+	peer, err := unix.Getpeername(fd)
+	if err != nil {
+		return err
+	}
+	// Sockets of the system's log, for example, have a name. Package unix reads no name as "@" on Linux.
+	if at, isUnix := peer.(*unix.SockaddrUnix); fd < 3 || kind != unix.SOCK_DGRAM || !isUnix || strings.Trim(at.Name, "@") != "" {
+		return errors.New("it is another socket")
+	}
+	return nil
 }
 
 // NewReporter returns a reporter that sends datagrams by a function, which must not keep them. now is its clock.
@@ -165,7 +185,7 @@ func (r *Reporter) Flush() {
 
 // Checkpointed reports that the checkpoint of a step is durable, so long after its save began.
 func Checkpointed(step int, took time.Duration) {
-	r, _ := Inherited() // progress.New returns the error
+	r := Inherited()
 	r.Report(step, Value{CheckpointSeconds, took.Seconds()})
 	r.Flush()
 }
