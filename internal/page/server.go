@@ -256,6 +256,13 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	defer s.readers.Done()
 	w.Header().Set("Content-Type", "text/event-stream")
 	out := http.NewResponseController(w)
+	send := func() error {
+		_ = out.SetWriteDeadline(time.Now().Add(writeTime))
+		fmt.Fprint(w, "data: ")
+		writeJSON(w, s.states())
+		fmt.Fprint(w, "\n\n")
+		return out.Flush()
+	}
 	tick := time.NewTicker(eventsEvery)
 	defer tick.Stop()
 	var shown []byte
@@ -266,10 +273,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 		}
 		if isNew := !bytes.Equal(versions.Bytes(), shown); isNew || time.Since(sent) > aliveEvery {
 			shown, sent = versions.Bytes(), time.Now()
-			_ = out.SetWriteDeadline(sent.Add(writeTime))
-			fmt.Fprint(w, "data: ")
-			writeJSON(w, s.states())
-			if _, err := fmt.Fprint(w, "\n\n"); err != nil || out.Flush() != nil {
+			if send() != nil {
 				return
 			}
 		}
@@ -278,10 +282,9 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 		case <-r.Context().Done():
 			return
 		case <-s.done: // the reader gets the last states, and ends the stream when it has all curves
-			fmt.Fprint(w, "data: ")
-			writeJSON(w, s.states())
-			fmt.Fprint(w, "\n\n")
-			_ = out.Flush()
+			if send() != nil {
+				return
+			}
 			select {
 			case <-r.Context().Done():
 			case <-time.After(readersTime):

@@ -2,11 +2,13 @@ package page
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"regexp"
@@ -157,6 +159,50 @@ func TestEvents(t *testing.T) {
 		t.Error(e)
 	}
 	s.done = make(chan struct{}) // Close closes it
+}
+
+// slowReader is a reader's connection on which so much time passes after each event that its write deadline has passed.
+type slowReader struct {
+	*httptest.ResponseRecorder
+	events  chan string
+	isStale bool
+}
+
+func (r *slowReader) SetWriteDeadline(time.Time) error { r.isStale = false; return nil }
+
+func (r *slowReader) Write(b []byte) (int, error) {
+	if r.isStale {
+		return 0, os.ErrDeadlineExceeded
+	}
+	return r.ResponseRecorder.Write(b)
+}
+
+func (r *slowReader) FlushError() error {
+	r.events <- r.Body.String()
+	r.Body.Reset()
+	r.isStale = true
+	return nil
+}
+
+// The last states reach a reader also if nothing has happened for long before.
+func TestLastEventAfterSilence(t *testing.T) {
+	r := NewRun(Info{})
+	s := &Server{runs: []*Run{r}, done: make(chan struct{})}
+	w := &slowReader{ResponseRecorder: httptest.NewRecorder(), events: make(chan string, 3)}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.events(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/events", nil))
+	}()
+	<-w.events
+	r.End("failed", "", nil)
+	close(s.done)
+	if e := <-w.events; !strings.Contains(e, `"status":"failed"`) {
+		t.Errorf("the last event is %q", e)
+	}
+	cancel()
+	<-ended
 }
 
 // Connections that say nothing cost a bounded number of descriptors, and keep no reader out for long.
