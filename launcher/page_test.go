@@ -1,8 +1,10 @@
 package launcher
 
 import (
+	"bytes"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -61,19 +63,36 @@ func TestRunDir(t *testing.T) {
 	}
 }
 
-// A job whose page cannot be served, or whose run cannot be kept, does not start.
+// A job whose page cannot be served, or whose run cannot be kept, does not start, and the folder holds the run that it held.
 func TestPageThatCannotBe(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "file")
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
 	if err := os.WriteFile(file, nil, 0o666); err != nil {
 		t.Fatal(err)
 	}
+	if err := page.NewRun(page.Info{Name: "earlier"}).Save(dir); err != nil {
+		t.Fatal(err)
+	}
+	kept, err := os.ReadFile(filepath.Join(dir, "run.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
 	for want, cfg := range map[string]*Config{
-		"lookup tcp/port: unknown port": {Page: "127.0.0.1:port", RunDir: t.TempDir()},
+		"lookup tcp/port: unknown port": {Page: "127.0.0.1:port", RunDir: dir},
+		"address already in use":        {Page: other.Addr().String(), RunDir: dir},
 		"not a directory":               {Page: "127.0.0.1", RunDir: file},
 	} {
 		cfg.Args, cfg.Stdout, cfg.Stderr = []string{"true"}, io.Discard, io.Discard
 		if result, err := Run(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), want) || result != nil {
 			t.Errorf("%v, %+v, want %q", err, result, want)
 		}
+	}
+	if now, err := os.ReadFile(filepath.Join(dir, "run.json")); err != nil || !bytes.Equal(now, kept) {
+		t.Errorf("the kept run became %q, %v", now, err)
 	}
 }
