@@ -42,7 +42,7 @@ func (r *Run) metrics(o *openMetrics) {
 		o.add("goddp_checkpoint_time_seconds", "gauge", "seconds", "When the last checkpoint was durable, in seconds since 1970.", float64(r.checkpoint.Time.UnixMilli())/1e3, run)
 	}
 	now := r.now()
-	for _, n := range r.sortedRanks() {
+	for _, n := range r.currentRanks() {
 		k, rank := r.ranks[n], label{"rank", strconv.Itoa(n)}
 		if w, ok := r.workers[n]; ok {
 			o.add("goddp_worker_up", "gauge", "", "Whether the worker runs.", flag(w.State == Running), run, rank)

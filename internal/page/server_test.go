@@ -249,7 +249,11 @@ func TestIdleConnections(t *testing.T) {
 func TestMetrics(t *testing.T) {
 	r := NewRun(Info{ID: "a\"b\\c\nd", Started: time.Unix(5, 0)})
 	r.now = func() time.Time { return time.Unix(100, 0) }
-	r.Round(2, 1)
+	r.Round(3, 0)
+	r.Worker(Worker{Rank: 2, State: Running})
+	add(r, 2, &telemetry.Record{Kind: telemetry.Values, Step: 7, Values: []telemetry.Value{{Name: "loss", Number: 2}}})
+	r.ranks[2].at = time.Unix(98, 0)
+	r.Round(2, 1) // without rank 2
 	r.Worker(Worker{Rank: 0, State: Running})
 	add(r, 0, &telemetry.Record{Kind: telemetry.Values, Step: 7, Values: []telemetry.Value{{Name: "loss", Number: 0.5}, {Name: "<b>", Number: nan64}}})
 	add(r, 0, &telemetry.Record{Kind: telemetry.Times, Step: 7, Steps: 2, Values: []telemetry.Value{{Name: "data", Number: 1}}})

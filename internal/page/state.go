@@ -67,12 +67,9 @@ func (r *Run) State() *State {
 		s.Ended = &r.ended
 	}
 	paces := map[int]map[string]float64{}
-	for _, n := range r.sortedRanks() {
+	for _, n := range r.currentRanks() {
 		w, isWorker := r.workers[n]
 		k := r.ranks[n]
-		if !isWorker && (k == nil || r.worldSize > 0 && n >= r.worldSize) {
-			continue
-		}
 		w.Rank = n
 		state := RankState{Worker: w, Silent: -1}
 		if k != nil {
@@ -108,6 +105,14 @@ func (r *Run) State() *State {
 		}
 	}
 	return s
+}
+
+// currentRanks returns the ranks of the current round, without those that are gone since the job has shrunk.
+func (r *Run) currentRanks() []int {
+	return slices.DeleteFunc(r.sortedRanks(), func(n int) bool {
+		_, isWorker := r.workers[n]
+		return !isWorker && r.worldSize > 0 && n >= r.worldSize
+	})
 }
 
 // sortedRanks returns all ranks that the run knows.
