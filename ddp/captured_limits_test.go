@@ -95,7 +95,7 @@ func TestEmulatedRegroupInALoopOfCapturedSteps(t *testing.T) {
 			return "", fmt.Errorf("8 steps after Regroup ran the step function %d times, want all, or fewer, but the first and a capture", runs)
 		}
 		var used []int64 // after each Regroup, with captures
-		for range 3 {
+		for range 6 {
 			if err := r.model.Regroup(t.Context()); err != nil {
 				return "", err
 			}
@@ -105,7 +105,7 @@ func TestEmulatedRegroupInALoopOfCapturedSteps(t *testing.T) {
 			runtime.GC()
 			used = append(used, r.pg.Device().Memory().InUse)
 		}
-		if used[2] > used[0]*5/4 { // what the collector has not freed yet differs a little
+		if used[5] > 2*max(used[0], used[1]) { // what the collector has not freed yet differs
 			return "", fmt.Errorf("after each Regroup %v bytes are in use", used)
 		}
 		return fmt.Sprint(r.model.Stats().Passes), nil

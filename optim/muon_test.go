@@ -186,7 +186,8 @@ func TestMuonOfScaledAndOf16BitGradients(t *testing.T) {
 	matrixOf := func(dt device.DType) (*nn.Parameter, *owner) {
 		p := nn.NewParameter("p", autograd.Zeros(dev, dt, 2, 3))
 		put(t, dev, p.Var().Tensor(), data...)
-		o := &owner{t: autograd.Zeros(dev, dt, 2, 3).Tensor()}
+		o := &owner{memory: autograd.Zeros(dev, dt, 2, 3)}
+		o.t = o.memory.Tensor()
 		o.own(p.Var())
 		return p, o
 	}

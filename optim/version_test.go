@@ -27,7 +27,8 @@ func TestInPlaceWritesIncreaseVersion(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			owned := &owner{t: autograd.Zeros(dev, dt, 2).Tensor()}
+			owned := &owner{memory: autograd.Zeros(dev, dt, 2)}
+			owned.t = owned.memory.Tensor()
 			owned.own(w.Var())
 			of := func(v *autograd.Variable, f func() error) uint64 {
 				t.Helper()
