@@ -29,7 +29,7 @@ func estimateMemory(args []string) error {
 	fs.StringVar(&recompute, "recompute", "", "what the backward pass computes again: cheap `operations` or blocks")
 	fs.IntVar(&rank, "lora", 0, "train adapters of this `rank` alone")
 	fs.IntVar(&o.Ranks, "ranks", 1, "number of GPUs")
-	fs.IntVar(&o.Stage, "zero", 0, "`stage` of ZeRO, 1 to 3; 0: every GPU keeps all")
+	fs.IntVar(&o.Stage, "stage", 0, "`stage` of ZeRO, 1 to 3; 0: every GPU keeps all")
 	fs.BoolVar(&moments16, "moments16", false, "AdamW's moments are in bfloat16")
 	fs.BoolVar(&float32s, "float32", false, "parameters are in float32, not in bfloat16 with masters")
 	fs.Float64Var(&gpu, "gpu", 80, "memory of a GPU in `GiB`")
@@ -60,7 +60,7 @@ Exit codes: 0 it fits; 1 it does not, or DIR cannot be read; 2 usage.
 		return usagef("want a folder, got %d arguments", fs.NArg())
 	}
 	if min(o.Rows, o.Length, o.Ranks) < 1 || o.Stage < 0 || o.Stage > 3 || rank < 0 {
-		return &usageError{known: true, err: fmt.Errorf("--batch %d, --length %d, --ranks %d, --zero %d and --lora %d: want at least 1 row, token and GPU, a stage from 0 to 3, and a rank of at least 0",
+		return &usageError{known: true, err: fmt.Errorf("--batch %d, --length %d, --ranks %d, --stage %d and --lora %d: want at least 1 row, token and GPU, a stage from 0 to 3, and a rank of at least 0",
 			o.Rows, o.Length, o.Ranks, o.Stage, rank)}
 	}
 	m, err := hf.NewModel(fs.Arg(0), decoder.Recompute(recompute))
