@@ -18,6 +18,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -62,7 +63,7 @@ const (
 type Server struct {
 	runs  []*Run
 	token string
-	hosts []string // the values that the header Host may have
+	names []string // the names that the header Host may have beside IP addresses; nil: any
 	ln    net.Listener
 	http  *http.Server
 	done  chan struct{} // closed by Close
@@ -87,16 +88,8 @@ func Serve(addr, token string, runs ...*Run) (*Server, error) {
 		return nil, fmt.Errorf("page: %w", err)
 	}
 	s := &Server{runs: runs, token: cmp.Or(token, rand.Text()), done: make(chan struct{})}
-	at := ln.Addr().(*net.TCPAddr)
-	if at.IP.IsUnspecified() {
-		s.hosts = nil // any name by which a reader reaches the host
-	} else {
-		for _, name := range []string{at.IP.String(), host} {
-			s.hosts = append(s.hosts, net.JoinHostPort(name, strconv.Itoa(at.Port)))
-		}
-		if at.IP.IsLoopback() { // an SSH tunnel has any port
-			s.hosts = append(s.hosts, "localhost", "127.0.0.1", "[::1]")
-		}
+	if !ln.Addr().(*net.TCPAddr).IP.IsUnspecified() { // else a reader may reach the host by any name
+		s.names = []string{"localhost", host, hostname()}
 	}
 	s.ln = newListener(ln)
 	s.compose()
@@ -137,9 +130,15 @@ func (s *Server) URL() string {
 	at := s.ln.Addr().(*net.TCPAddr)
 	host := at.IP.String()
 	if at.IP.IsUnspecified() {
-		host = "127.0.0.1"
+		host = hostname()
 	}
 	return "http://" + net.JoinHostPort(host, strconv.Itoa(at.Port)) + "/?token=" + url.QueryEscape(s.token)
+}
+
+// hostname returns the name of this host, or localhost if it has none.
+func hostname() string {
+	name, _ := os.Hostname()
+	return cmp.Or(name, "localhost")
 }
 
 // Close sends the last states to the readers, lets them get the points that they still lack, and ends all connections.
@@ -189,10 +188,13 @@ func (s *Server) checked() http.Handler {
 		h.Set("Cache-Control", "no-store")
 		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("X-Content-Type-Options", "nosniff")
+		inAddress, inHeader := s.hasToken(r)
 		switch {
-		case !s.isHost(r.Host), !isOwnOrigin(r):
+		case !inHeader && !s.isHost(r.Host): // a browser sends the header for no other page
+			http.Error(w, fmt.Sprintf("goddp: %q is no name of this page; want an IP address, localhost or the host's name", r.Host), http.StatusForbidden)
+		case !isOwnOrigin(r):
 			http.Error(w, "goddp: this page answers no requests of other pages", http.StatusForbidden)
-		case !s.hasToken(r):
+		case !inAddress && !inHeader:
 			http.Error(w, "goddp: want the token of the address that golaunch printed", http.StatusForbidden)
 		default:
 			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTime))
@@ -201,17 +203,15 @@ func (s *Server) checked() http.Handler {
 	})
 }
 
-// isHost reports whether a request's Host is a name of this server, so that no name of a stranger's domain is, which
-// may resolve to this host.
+// isHost reports whether a request's Host names this server. The name of a stranger's domain, which may resolve to this
+// host, does not. An IP address resolves to nothing else.
 func (s *Server) isHost(host string) bool {
-	if s.hosts == nil || slices.Contains(s.hosts, host) {
-		return true
-	}
 	name, _, err := net.SplitHostPort(host)
-	if err == nil && strings.Contains(name, ":") {
-		name = "[" + name + "]"
+	if err != nil { // port 80
+		name = strings.Trim(host, "[]")
 	}
-	return err == nil && slices.Contains(s.hosts, name)
+	_, err = netip.ParseAddr(name)
+	return s.names == nil || err == nil || slices.ContainsFunc(s.names, func(own string) bool { return strings.EqualFold(own, name) })
 }
 
 // isOwnOrigin reports whether no other page made the request.
@@ -224,16 +224,14 @@ func isOwnOrigin(r *http.Request) bool {
 		return true
 	}
 	u, err := url.Parse(origin)
-	return err == nil && u.Host == r.Host
+	return err == nil && strings.EqualFold(u.Host, r.Host)
 }
 
 // hasToken reports whether a request has the token, in its address or, as Prometheus sends it, in its header.
-func (s *Server) hasToken(r *http.Request) bool {
-	given := r.URL.Query().Get("token")
-	if given == "" {
-		given, _ = strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	}
-	return subtle.ConstantTimeCompare([]byte(given), []byte(s.token)) == 1
+func (s *Server) hasToken(r *http.Request) (inAddress, inHeader bool) {
+	isToken := func(given string) bool { return subtle.ConstantTimeCompare([]byte(given), []byte(s.token)) == 1 }
+	bearer, isBearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	return isToken(r.URL.Query().Get("token")), isBearer && isToken(bearer)
 }
 
 func (s *Server) states() []*State {

@@ -110,12 +110,41 @@ func TestStrangersGetNothing(t *testing.T) {
 	for name, change := range map[string]func(*http.Request){
 		"the token":               nil,
 		"the token in the header": func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+s.token); r.URL.RawQuery = "" },
-		"a tunnel":                func(r *http.Request) { r.Host = "localhost:8080" },
-		"its own page":            func(r *http.Request) { r.Header.Set("Origin", "http://"+r.URL.Host) },
+		"a tunnel":                func(r *http.Request) { r.Host = "LocalHost:8080" },
+		"port 80":                 func(r *http.Request) { r.Host = "[::1]" },
+		"a forwarded address":     func(r *http.Request) { r.Host = "192.0.2.1:9400" },
+		"the host's name":         func(r *http.Request) { r.Host = hostname() + ":9400" },
+		"a scraper by any name": func(r *http.Request) {
+			r.Host = "job.example"
+			r.Header.Set("Authorization", "Bearer "+s.token)
+			r.URL.RawQuery = ""
+		},
+		"its own page": func(r *http.Request) { r.Header.Set("Origin", "http://"+r.URL.Host) },
 	} {
 		if status, body := fetch(t, at("/state"), change); status != http.StatusOK || !strings.Contains(body, "secret") {
 			t.Errorf("%s: %d %q", name, status, body)
 		}
+	}
+}
+
+// Who reaches the page by an unknown name is told which name that is.
+func TestUnknownName(t *testing.T) {
+	_, at := serve(t, NewRun(Info{}))
+	_, body := fetch(t, at("/"), func(r *http.Request) { r.Host = "node1.example:9400" })
+	if want := `"node1.example:9400" is no name of this page`; !strings.Contains(body, want) {
+		t.Errorf("got %q, want %q", body, want)
+	}
+}
+
+// The URL of a page on all interfaces has a name by which other hosts can reach this one.
+func TestURLOfAllInterfaces(t *testing.T) {
+	s, err := Serve("0.0.0.0", "", NewRun(Info{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if want := "http://" + hostname() + ":"; !strings.HasPrefix(s.URL(), want) {
+		t.Errorf("%s, want %s...", s.URL(), want)
 	}
 }
 
