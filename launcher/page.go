@@ -205,9 +205,12 @@ func (s *spawner) giveReports(p *process) (theirs *os.File, err error) {
 	return theirs, err
 }
 
-// reportRate is the number of bytes that copyReports takes from a worker in a second. A program that reports more loses
-// it, as the kernel then has no room.
-const reportRate = 512 << 10
+// copyReports takes at most reportRate bytes from a worker in a second, and counts reportCost more for each datagram. A
+// program that reports more loses it, as the kernel then has no room.
+const (
+	reportRate = 512 << 10
+	reportCost = 256
+)
 
 // copyReports passes on the numbers of a worker until the channel is closed, or endSoon's deadline has passed.
 func (p *process) copyReports(to observer) {
@@ -219,7 +222,7 @@ func (p *process) copyReports(to observer) {
 			return
 		}
 		_ = to.Report(int(p.shownAs.Load()), buf[:n]) // a program that writes something else there has no numbers
-		time.Sleep(time.Second * time.Duration(n) / reportRate)
+		time.Sleep(time.Second * time.Duration(n+reportCost) / reportRate)
 	}
 }
 

@@ -9,7 +9,10 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/goddp/goddp/internal/page"
 	"github.com/goddp/goddp/internal/telemetry"
@@ -60,6 +63,39 @@ func TestRunDir(t *testing.T) {
 		if lines := r.Lines(0); len(lines) == 0 || lines[len(lines)-1].Text != "rank 0 ends" {
 			t.Errorf("lines %v", lines)
 		}
+	}
+}
+
+// reportCounter is an observer that counts reports.
+type reportCounter struct {
+	observer
+	n int
+}
+
+func (c *reportCounter) Report(int, []byte) error { c.n++; return nil }
+
+// A worker that sends many small datagrams, or empty ones, does not keep the agent busy.
+func TestSmallReportsArePaced(t *testing.T) {
+	for _, size := range []int{0, 1} {
+		synctest.Test(t, func(t *testing.T) {
+			ours, theirs := net.Pipe()
+			p := &process{reports: reports{conn: ours}}
+			var counter reportCounter
+			var copying sync.WaitGroup
+			copying.Go(func() { p.copyReports(&counter) })
+			if err := theirs.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			var err error
+			for err == nil {
+				_, err = theirs.Write(make([]byte, size))
+			}
+			theirs.Close()
+			copying.Wait()
+			if most := reportRate/reportCost + 1; counter.n > most {
+				t.Errorf("%d datagrams of %d bytes in a second, want at most %d", counter.n, size, most)
+			}
+		})
 	}
 }
 

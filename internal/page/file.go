@@ -60,9 +60,10 @@ func appendBucket(b []byte, k *bucket) []byte {
 }
 
 func readBucket(b []byte) bucket {
+	step := func(i int) int64 { return int64(min(binary.LittleEndian.Uint64(b[8*i:]), telemetry.MaxStep)) }
 	word := func(i int) uint32 { return binary.LittleEndian.Uint32(b[16+4*i:]) }
 	return bucket{
-		first: int64(binary.LittleEndian.Uint64(b)), last: int64(binary.LittleEndian.Uint64(b[8:])),
+		first: step(0), last: step(1),
 		min: math.Float32frombits(word(0)), max: math.Float32frombits(word(1)), mean: math.Float32frombits(word(2)), points: word(3), others: word(4),
 	}
 }

@@ -3,6 +3,7 @@ package page
 import (
 	"encoding/json"
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -79,14 +80,18 @@ func TestForeignRunFiles(t *testing.T) {
 	}
 	text, err := json.Marshal(&saved{
 		Format: savedFormat, Points: 1 << 40, Workers: []Worker{{Rank: -5}}, Lines: map[int][]Line{-1: {{}}, 3: make([]Line, 1000)},
-		Series: []savedSeries{{Rank: -1, Buckets: make([]byte, bucketSize)}, {Rank: 1, Buckets: make([]byte, bucketSize*(mostPoints+1))}, {Rank: 2, Buckets: []byte{1}}},
+		Series: []savedSeries{{Rank: -1, Buckets: make([]byte, bucketSize)}, {Rank: 1, Buckets: make([]byte, bucketSize*(mostPoints+1))}, {Rank: 2, Buckets: []byte{1}},
+			{Kind: telemetry.Values, Name: "loss", Buckets: appendBucket(nil, &bucket{last: math.MaxInt64, points: 1})}},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	write(string(text))
 	r := NewRun(Info{})
-	if err := r.Load(dir); err != nil || len(r.series) != 0 || len(r.Lines(3)) != maxLines || r.points != mostPoints {
+	if err := r.Load(dir); err != nil || len(r.series) != 1 || len(r.Lines(3)) != maxLines || r.points != mostPoints {
 		t.Errorf("%v, %d series, %d lines, %d points", err, len(r.series), len(r.Lines(3)), r.points)
+	}
+	if c := r.Curves(telemetry.Values, "loss", 0, -1, 100); len(c.Steps) != 1 || c.Steps[0] != telemetry.MaxStep {
+		t.Errorf("steps %v", c.Steps)
 	}
 }

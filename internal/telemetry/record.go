@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -52,6 +53,8 @@ type Record struct {
 
 const (
 	version = 1
+	// MaxStep is the greatest number of steps that is read. JavaScript knows no greater whole numbers.
+	MaxStep = 1 << 53
 	// MaxName is the greatest length of a name in bytes. A longer one is cut.
 	MaxName = 128
 	// maxValues is the greatest number of values in a record. More make several records.
@@ -93,7 +96,7 @@ func cut(name string) string {
 var errDatagram = errors.New("telemetry: a datagram is not in the format of version 1")
 
 // Decode calls take for each record of a datagram, and returns the number of records that the worker has dropped so
-// far. take must not keep the record or its values.
+// far. The names are valid UTF-8, of at most [MaxName] bytes. take must not keep the record or its values.
 func Decode(datagram []byte, take func(*Record)) (dropped uint64, err error) {
 	d := decoder{rest: datagram}
 	if d.byte() != version {
@@ -102,14 +105,14 @@ func Decode(datagram []byte, take func(*Record)) (dropped uint64, err error) {
 	dropped = d.uvarint()
 	var r Record
 	for len(d.rest) > 0 && !d.isBad {
-		r = Record{Kind: Kind(d.byte()), Step: int64(min(d.uvarint(), math.MaxInt64)), Time: int64(d.uint64()), Steps: int(min(d.uvarint(), math.MaxInt32)), Values: r.Values[:0]}
+		r = Record{Kind: Kind(d.byte()), Step: int64(min(d.uvarint(), MaxStep)), Time: int64(d.uint64()), Steps: int(min(d.uvarint(), math.MaxInt32)), Values: r.Values[:0]}
 		for n := d.uvarint(); n > 0 && !d.isBad; n-- {
 			name, i := d.bytes(d.uvarint()), len(r.Values)
 			v := Value{Number: math.Float64frombits(d.uint64())}
 			if i < cap(r.Values) && r.Values[:i+1][i].Name == string(name) { // as in the record before: the string need not be made
 				v.Name = r.Values[:i+1][i].Name
 			} else {
-				v.Name = string(name)
+				v.Name = cut(strings.ToValidUTF8(string(name), "\uFFFD"))
 			}
 			r.Values = append(r.Values, v)
 		}

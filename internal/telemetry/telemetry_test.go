@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -109,6 +110,24 @@ func TestHostileReports(t *testing.T) {
 	}
 	if want := 1000 + maxValues; names != want {
 		t.Errorf("%d values, want %d", names, want)
+	}
+}
+
+// What a program sends that uses no Reporter is within the bounds of the page, too.
+func TestHostileDatagrams(t *testing.T) {
+	names := []string{"a\xffb", strings.Repeat("\xff ", MaxName)}
+	var b []byte
+	b = append(b, version, 0, 'v')
+	b = binary.AppendUvarint(b, math.MaxUint64)
+	b = append(b, make([]byte, 8)...)
+	b = append(b, 0, byte(len(names)))
+	for _, name := range names {
+		b = append(binary.AppendUvarint(b, uint64(len(name))), name...)
+		b = append(b, make([]byte, 8)...)
+	}
+	want := fmt.Sprintf("v step 9007199254740992 at 0s of 0: a\uFFFDb=0 %s=0\ndropped 0\n", strings.Repeat("\uFFFD ", MaxName/4))
+	if got := describe(t, b); got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
