@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -108,6 +109,8 @@ func parseFlags(args []string, lookup func(string) (string, bool)) (*options, er
 	switch {
 	case len(o.command) == 0:
 		return nil, usagef("no program to run")
+	case o.page == loopback && isAddress(o.command[0]):
+		return nil, usagef("--page %s: the address must follow an equals sign: write --page=%[1]s", o.command[0])
 	case o.module && o.noPython:
 		return nil, usagef("--module runs a Python module, so it cannot be combined with --no-python")
 	case o.module && o.runPath:
@@ -116,6 +119,19 @@ func parseFlags(args []string, lookup func(string) (string, bool)) (*options, er
 		return nil, usagef("--run-path %s: want the absolute path of a script", o.command[0])
 	}
 	return o, o.check()
+}
+
+// loopback is the address of --page without a value.
+const loopback = "127.0.0.1"
+
+// isAddress reports whether a text is a port or HOST:PORT, rather than a program.
+func isAddress(text string) bool {
+	_, port, err := net.SplitHostPort(text)
+	if err != nil {
+		port = text
+	}
+	_, err = strconv.ParseUint(port, 10, 16)
+	return err == nil
 }
 
 // similar returns a hint with the flags that start with an unknown flag's name, or "". torchrun accepts such
@@ -232,8 +248,8 @@ func (o *options) define() *pflag.FlagSet {
 		"longest pause between searches for processes that workers left behind")
 
 	fs = group("Output")
-	fs.StringVar(&o.page, "page", "", "show the job on a page for browsers at this `address`, a port or HOST:PORT (default: a free port of 127.0.0.1); golaunch prints the page's URL")
-	fs.Lookup("page").NoOptDefVal = "127.0.0.1"
+	fs.StringVar(&o.page, "page", "", "show the job on a page for browsers at this `address`, =PORT or =HOST:PORT (default: a free port of 127.0.0.1); golaunch prints the page's URL")
+	fs.Lookup("page").NoOptDefVal = loopback
 	fs.StringVar(&o.pageToken, "page-token", "", "`file` with the secret in the page's URL, for scrapers (default: a random secret)")
 	fs.StringVar(&o.runDir, "run-dir", "", "folder that keeps what the page shows, for goddp page; a run that it holds goes on")
 	fs.StringVar(&o.logDir, "log-dir", "", "folder for the files of --redirects and --tee (default: a temporary one)")

@@ -237,6 +237,8 @@ func TestUsageErrors(t *testing.T) {
 		{"--signals-to-handle SIGNAL true", "", "SIGNAL"},
 		{"--signals-to-handle SIGKILL true", "", "SIGKILL cannot be handled"},
 		{"-m --no-python mod", "", "--no-python"},
+		{"--page 9400 true", "", "write --page=9400"},
+		{"--page 0.0.0.0:9400 true", "", "write --page=0.0.0.0:9400"},
 		{"true", "PET_NPROC_PER_NODE=many", `PET_NPROC_PER_NODE="many"`},
 		{"true", "PET_STANDALONE=perhaps", `PET_STANDALONE="perhaps"`},
 		{"true", "GODDP_FLIGHT_ENTRIES=many", `GODDP_FLIGHT_ENTRIES="many"`},
