@@ -57,7 +57,7 @@ func TestRunDir(t *testing.T) {
 		if len(s.Ranks) != 1 || s.Ranks[0].State != "exited with code 1" || s.Ranks[0].Step != 3 {
 			t.Errorf("ranks %+v", s.Ranks)
 		}
-		if c := r.Curves(telemetry.Values, "loss", 0, -1, 10); fmt.Sprint(c.Steps) != "[1 2 3]" || c.Ranks[0].Mean[2] != 2 {
+		if c := r.Curves(telemetry.Values, "loss", 0, -1, 10, true); fmt.Sprint(c.Steps) != "[1 2 3]" || c.Ranks[0].Mean[2] != 2 {
 			t.Errorf("curves %+v", c)
 		}
 		if lines := r.Lines(0); len(lines) == 0 || lines[len(lines)-1].Text != "rank 0 ends" {

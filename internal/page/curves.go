@@ -6,7 +6,7 @@ import (
 	"github.com/goddp/goddp/internal/telemetry"
 )
 
-// Curves are the points of a number, of all ranks, at the same steps.
+// Curves are the points of a number at the same steps: of each rank, or of all together, whose Rank is then -1.
 type Curves struct {
 	Steps []int64 `json:"steps"`
 	Ranks []Curve `json:"ranks"`
@@ -14,15 +14,15 @@ type Curves struct {
 
 // Curve has for each step the least, the greatest and the mean value around it. A value is null if there is none.
 type Curve struct {
-	Rank int     `json:"rank"`
-	Min  []value `json:"min"`
-	Max  []value `json:"max"`
-	Mean []value `json:"mean"`
+	Rank int    `json:"rank"`
+	Min  values `json:"min"`
+	Max  values `json:"max"`
+	Mean values `json:"mean"`
 }
 
 // Curves returns the points of a value, or of the time of a part, between two steps, in at most n bins. to -1 stands for
-// the last step.
-func (r *Run) Curves(kind telemetry.Kind, name string, from, to int64, n int) *Curves {
+// the last step. isEach asks for a curve of each rank.
+func (r *Run) Curves(kind telemetry.Kind, name string, from, to int64, n int, isEach bool) *Curves {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var all []*series
@@ -30,7 +30,7 @@ func (r *Run) Curves(kind telemetry.Kind, name string, from, to int64, n int) *C
 	last, first := int64(-1), int64(-1)
 	for _, rank := range r.sortedRanks() {
 		if s := r.series[key{kind, name, rank}]; s != nil && len(s.buckets) > 0 {
-			all, out.Ranks = append(all, s), append(out.Ranks, Curve{Rank: rank, Min: []value{}, Max: []value{}, Mean: []value{}})
+			all, out.Ranks = append(all, s), append(out.Ranks, Curve{Rank: rank})
 			last = max(last, s.buckets[len(s.buckets)-1].last)
 			if begin := s.buckets[0].first; first < 0 || begin < first {
 				first = begin
@@ -48,12 +48,15 @@ func (r *Run) Curves(kind telemetry.Kind, name string, from, to int64, n int) *C
 	for i, s := range all {
 		bins[i] = s.bins(from, to, n)
 	}
+	if !isEach {
+		bins, out.Ranks = [][]bucket{together(bins)}, []Curve{{Rank: -1}}
+	}
 	for b := range n {
 		if !slices.ContainsFunc(bins, func(of []bucket) bool { return of[b].points+of[b].others > 0 }) {
 			continue
 		}
 		at := int64(0)
-		for i := range all {
+		for i := range bins {
 			bin, c := bins[i][b], &out.Ranks[i]
 			at = max(at, bin.last)
 			if bin.points == 0 {
@@ -64,4 +67,17 @@ func (r *Run) Curves(kind telemetry.Kind, name string, from, to int64, n int) *C
 		out.Steps = append(out.Steps, at)
 	}
 	return out
+}
+
+// together sums up the bins of several ranks.
+func together(ranks [][]bucket) []bucket {
+	all := ranks[0]
+	for _, bins := range ranks[1:] {
+		for i, b := range bins {
+			last := max(all[i].last, b.last)
+			all[i].add(b)
+			all[i].last = last
+		}
+	}
+	return all
 }

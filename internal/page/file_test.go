@@ -36,8 +36,8 @@ func TestSavedRunGoesOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, what := range []func(r *Run) any{
-		func(r *Run) any { return r.Curves(telemetry.Values, "loss", 0, -1, 50) },
-		func(r *Run) any { return r.Curves(telemetry.Times, workTime, 0, -1, 50) },
+		func(r *Run) any { return r.Curves(telemetry.Values, "loss", 0, -1, 50, true) },
+		func(r *Run) any { return r.Curves(telemetry.Times, workTime, 0, -1, 50, true) },
 		func(r *Run) any { return r.State().Names },
 		func(r *Run) any { return r.State().Parts },
 		func(r *Run) any { return r.State().Failure },
@@ -56,7 +56,7 @@ func TestSavedRunGoesOn(t *testing.T) {
 	if s := again.State(); s.Status != Running || s.Failure != "" || s.Step != 50 {
 		t.Errorf("%+v", s)
 	}
-	if c := again.Curves(telemetry.Values, "loss", 0, -1, 100); c.Steps[len(c.Steps)-1] != 50 {
+	if c := again.Curves(telemetry.Values, "loss", 0, -1, 100, true); c.Steps[len(c.Steps)-1] != 50 {
 		t.Errorf("steps %v", c.Steps)
 	}
 }
@@ -91,7 +91,7 @@ func TestForeignRunFiles(t *testing.T) {
 	if err := r.Load(dir); err != nil || len(r.series) != 1 || len(r.Lines(3)) != maxLines || r.points != mostPoints {
 		t.Errorf("%v, %d series, %d lines, %d points", err, len(r.series), len(r.Lines(3)), r.points)
 	}
-	if c := r.Curves(telemetry.Values, "loss", 0, -1, 100); len(c.Steps) != 1 || c.Steps[0] != telemetry.MaxStep {
+	if c := r.Curves(telemetry.Values, "loss", 0, -1, 100, true); len(c.Steps) != 1 || c.Steps[0] != telemetry.MaxStep {
 		t.Errorf("steps %v", c.Steps)
 	}
 }

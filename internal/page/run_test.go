@@ -1,6 +1,7 @@
 package page
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"math"
@@ -22,7 +23,7 @@ import (
 // and read the diff; keep it only if you understand and want it.
 //
 // "values" and "times" add records of a rank, one for each line: the step, and names with their numbers. "steps" adds a record with
-// the same number for each step. "curves" prints the points, and "state" what the page shows beside them.
+// the same number for each step. "curves" prints the points, of each rank or together, and "state" what the page shows beside them.
 func TestRun(t *testing.T) {
 	datadriven.Walk(t, "testdata/run", func(t *testing.T, path string) {
 		var r *Run
@@ -110,7 +111,7 @@ func describeCurves(t *testing.T, r *Run, d *datadriven.TestData) string {
 	argument(t, d, "kind", &kind)
 	argument(t, d, "from", &from)
 	argument(t, d, "bins", &bins)
-	c := r.Curves(map[string]telemetry.Kind{"values": telemetry.Values, "times": telemetry.Times}[kind], name, from, -1, bins)
+	c := r.Curves(map[string]telemetry.Kind{"values": telemetry.Values, "times": telemetry.Times}[kind], name, from, -1, bins, !d.HasArg("together"))
 	var b strings.Builder
 	for i, step := range c.Steps {
 		fmt.Fprintf(&b, "%d:", step)
@@ -150,4 +151,24 @@ func describeState(r *Run, isShort bool) string {
 		fmt.Fprintf(&b, "slow: %s\n", s.Slow.Text)
 	}
 	return b.String()
+}
+
+// BenchmarkCurves measures what a curve of 64 ranks costs golaunch for each reader and second, and a heat map.
+func BenchmarkCurves(b *testing.B) {
+	r := NewRun(Info{})
+	for rank := range 64 {
+		for step := range int64(mostPoints) {
+			add(r, rank, &telemetry.Record{Kind: telemetry.Values, Step: step, Values: []telemetry.Value{{Name: "loss", Number: 1 / float64(step+1)}}})
+		}
+	}
+	for _, isEach := range []bool{false, true} {
+		b.Run(fmt.Sprintf("each=%v", isEach), func(b *testing.B) {
+			var text bytes.Buffer
+			for b.Loop() {
+				text.Reset()
+				writeJSON(&text, r.Curves(telemetry.Values, "loss", 0, -1, 400, isEach))
+			}
+			b.ReportMetric(float64(text.Len()), "bytes/answer")
+		})
+	}
 }

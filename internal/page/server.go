@@ -313,7 +313,7 @@ func (s *Server) curves(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	}
-	writeJSON(w, run.Curves(kind, q.Get("name"), from, to, bins))
+	writeJSON(w, run.Curves(kind, q.Get("name"), from, to, bins, q.Has("each")))
 }
 
 // whole parses a whole number, or returns a default.

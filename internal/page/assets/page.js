@@ -329,21 +329,8 @@ function nearest(a, i) {
   return -1;
 }
 
-// merge joins the ranks of a run to the least, the greatest and the mean.
-function merge(c) {
-  const least = [], most = [], mean = [];
-  c.steps.forEach((_, i) => {
-    let lo = null, hi = null, sum = 0, n = 0;
-    for (const r of c.ranks) {
-      if (r.mean[i] === null) continue;
-      lo = lo === null ? r.min[i] : Math.min(lo, r.min[i]);
-      hi = hi === null ? r.max[i] : Math.max(hi, r.max[i]);
-      sum += r.mean[i]; n++;
-    }
-    least.push(lo); most.push(hi); mean.push(n ? sum / n : null);
-  });
-  return [c.steps, least, most, mean];
-}
+// table returns the columns of a curve.
+const table = (c) => c.ranks.length ? [c.steps, c.ranks[0].min, c.ranks[0].max, c.ranks[0].mean] : [[], [], [], []];
 
 async function drawCharts() {
   const filter = $("filter").value.toLowerCase();
@@ -357,7 +344,7 @@ async function drawCharts() {
     const c = charts.get(name);
     const bins = Math.max(100, Math.round(c.plot.clientWidth || 320));
     const all = await Promise.all(states.map((_, run) => get("curves", {run, ...(isTime(name) ? {kind: "times", name: "step"} : {name}), bins, from: zoom ? zoom[0] : 0, to: zoom ? zoom[1] : -1})));
-    const tables = all.map(merge);
+    const tables = all.map(table);
     c.data = tables.length === 1 ? tables[0] : uPlot.join(tables);
     const shape = tables.length + ($("log").checked ? "log" : "");
     if (!c.u || c.shape !== shape) { c.shape = shape; build(c, tables.length); } else c.u.setData(c.data, false);
@@ -441,7 +428,7 @@ const abouts = {
 async function drawHeat() {
   const part = $("part").value;
   setText($("part-about"), abouts[part] || `The longest time of ${part} in each interval.`);
-  if (states[chosen]) heat = await get("curves", {run: chosen, kind: "times", name: part, bins: Math.max(20, Math.floor(($("heat").parentElement.clientWidth - label) / 5)), from: zoom ? zoom[0] : 0, to: zoom ? zoom[1] : -1});
+  if (states[chosen]) heat = await get("curves", {run: chosen, each: 1, kind: "times", name: part, bins: Math.max(20, Math.floor(($("heat").parentElement.clientWidth - label) / 5)), from: zoom ? zoom[0] : 0, to: zoom ? zoom[1] : -1});
   const canvas = $("heat"), width = canvas.parentElement.clientWidth;
   const n = heat ? heat.ranks.length : 0;
   const row = n > 64 ? 4 : n > 16 ? 9 : 18, height = Math.max(1, n) * row + 18;
