@@ -81,7 +81,8 @@
 // each step. BucketCapMB is 64 there, so buckets of up to 128 MiB share slots. If one operation needs two buckets of one
 // slot, it fails with a [*SlotError].
 //
-// The forward pass of stage 3 is collective: all ranks use the parameters in the same order, also in an evaluation. To
+// The forward pass of stage 3 is collective: all ranks use the parameters in the same order, also in an evaluation, and
+// capture the same evaluations. If ranks differ in their first pass, they wait until a gather's deadline. To
 // do something on one rank, or to read and write parameters outside of operations, use [Model.Whole]: elsewhere a
 // parameter's Tensor panics with a [*NotWholeError]. FindUnusedParameters cannot be used; StaticGraph can.
 //

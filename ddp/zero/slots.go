@@ -35,6 +35,7 @@ type flow struct {
 	isUntaped bool       // operations that no pass will come through have used buckets
 	last      *comm.Work // the gather that was started last; nil: no gather can be running
 	isWhole   bool       // within Model.Whole
+	wholes    int        // the number of calls of Model.Whole
 }
 
 // SlotError reports an operation that needs the parameters of two buckets, which have the same slot.
@@ -110,15 +111,15 @@ func (s *shards) openFlow() (err error) {
 // isTaped says that a backward pass may come through the operation.
 func (s *shards) useInSlot(b *bucket, op uint64, isTaped bool) error {
 	f := &s.flow
-	if f.isWhole {
-		return nil
-	}
 	r := capture.Of(s.pg.Device())
 	if r != nil {
 		s.capture(r)
-		if f.tape == nil {
-			return r.NotYet("no pass has shown the order in which parameters are used")
-		}
+	}
+	if f.isWhole {
+		return nil
+	}
+	if r != nil && f.tape == nil {
+		return r.NotYet("no pass has shown the order in which parameters are used")
 	}
 	if b != f.now || isTaped && f.isUntaped {
 		if err := s.turnTo(b, op, isTaped); err != nil {
@@ -254,15 +255,19 @@ func (s *shards) settle() error {
 	return w.Wait(s.pg.Context())
 }
 
-// captureFlow is called when a captured step first uses a parameter: each replay begins the tape anew.
+// captureFlow is called when a captured step first uses a parameter: each replay begins the tape anew. A step that was
+// captured within a call of Whole uses that call's memory, and one that was captured outside gathers on all ranks.
 func (s *shards) captureFlow(r *capture.Step) {
-	last := s.flow.last
-	s.flow.restart()
+	f := &s.flow
+	isWhole, wholes := f.isWhole, f.wholes
+	r.Require(func() bool { return f.isWhole == isWhole && (!isWhole || f.wholes == wholes) })
+	last := f.last
+	f.restart()
 	r.AtEnd(func() {
 		if err := s.settle(); err != nil {
 			r.Refuse("the gathers of parameters: %w", err)
 		}
-		s.flow.last = last
+		f.last = last
 	})
 }
 
@@ -310,6 +315,13 @@ func (m *Model) Whole(f func() error) error {
 	if err := comm.Agree(s.pg.Context(), s.pg, err); err != nil {
 		return fmt.Errorf("zero: memory for whole parameters: %w", err)
 	}
+	defer func() {
+		s.flow.isWhole = false
+		s.setParts(true)
+		for _, b := range s.buckets {
+			b.rebind(b.flat)
+		}
+	}()
 	for i, b := range s.buckets {
 		whole := device.NewTensor(bufs[i], b.flat.DType, b.flat.Len())
 		if err := s.flow.group.With(&comm.CallOptions{Name: b.name + " of parameters"}).AllGather(whole, b.shard).Wait(s.pg.Context()); err != nil {
@@ -319,14 +331,8 @@ func (m *Model) Whole(f func() error) error {
 		b.rebind(whole)
 	}
 	s.flow.isWhole = true
+	s.flow.wholes++
 	s.setParts(false)
-	defer func() {
-		s.flow.isWhole = false
-		s.setParts(true)
-		for _, b := range s.buckets {
-			b.rebind(b.flat)
-		}
-	}()
 	err = f()
 	for i, b := range s.buckets { // f may have written the parameters
 		whole := device.NewTensor(bufs[i], b.flat.DType, b.flat.Len())

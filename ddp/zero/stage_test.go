@@ -227,6 +227,47 @@ func TestParametersInSlots(t *testing.T) {
 	}, 2, 4)
 }
 
+// A captured evaluation is replayed neither in another call of Whole, whose parameters have other memory, nor in or
+// outside of Whole if it was captured on the other side.
+func TestEmulatedCapturedEvaluation(t *testing.T) {
+	commtest.OnDevices(t, commtest.FakeGPUs(t, 2), quiet(), func(pg *comm.ProcessGroup) error {
+		w := must.New(staged(newChain(nn.LinearOptions{}, 0), pg, sgd, deep, 3))
+		x, dev := samples(pg, device.Float32, 100), pg.Device()
+		forward := func(in ...*autograd.Variable) (y *autograd.Variable, err error) {
+			autograd.NoGrad(dev, func() { y = w.model.Forward(in[0]).Retain() })
+			return y, nil
+		}
+		captured := autograd.Capture(dev, forward, nil)
+		step := 0
+		check := func() error {
+			for i := range 5 {
+				got, err := captured(x)
+				if err != nil {
+					return err
+				}
+				if want := must.New(forward(x)); !bytes.Equal(bits(got), bits(want)) {
+					return fmt.Errorf("call %d after step %d differs from an uncaptured one", i, step)
+				}
+			}
+			return nil
+		}
+		train := func() error {
+			step++
+			_, err := w.train(pg, device.Float32, step-1, step)
+			return err
+		}
+		whole := func() error {
+			return w.model.(*Model).Whole(check)
+		}
+		for _, f := range []func() error{train, whole, train, whole, check, train, check, whole} {
+			if err := f(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
 // Accumulated gradients of stages 2 and 3 are those of stage 1 but for the order of sums: each pass reduces.
 func TestAccumulationInStages(t *testing.T) {
 	onBoth(t, func(pg *comm.ProcessGroup) error {
