@@ -136,6 +136,10 @@ func TestCurvesMoveAndTheSlowRankIsNamed(t *testing.T) {
 	await(t, ctx, loaded, `document.querySelector(".plot").dispatchEvent(new KeyboardEvent("keydown", {key: "+", bubbles: true})) && zoom !== null`)
 	await(t, ctx, loaded, `document.querySelector(".plot").dispatchEvent(new KeyboardEvent("keydown", {key: "0", bubbles: true})) && zoom === null`)
 	await(t, ctx, loaded, `document.querySelector(".plot").getAttribute("aria-label").startsWith("loss: ") && document.getElementById("heat").getAttribute("aria-label").startsWith("Heat map of 4 ranks")`)
+	// The heap moves little, which its axis does not exaggerate. The axis has whole powers of two, and room for its texts.
+	await(t, ctx, loaded, `((u) => u.scales.y.max - u.scales.y.min >= 0.09 * u.scales.y.max)(charts.get("heap_bytes").u)`)
+	await(t, ctx, loaded, `((s) => s.length > 1 && s.every((v, i) => i === 0 || Number.isInteger(Math.log2(v - s[i - 1]))))(charts.get("heap_bytes").u.axes[1]._splits)`)
+	await(t, ctx, loaded, `[...charts.values()].map((c) => c.u.axes[1]).every((a) => a._values.every((text) => 10 + pen.measureText(text).width <= a._size))`)
 	var alerts string
 	if err := chromedp.Run(ctx, chromedp.Text("#alerts", &alerts, chromedp.ByQuery)); err != nil || strings.Contains(alerts, "rank 2") {
 		t.Errorf("before rank 2 is slow: %q, %v", alerts, err)

@@ -75,7 +75,7 @@ const format = (name, v, digits) => v === null || v === undefined ? "–" : isTi
 // ticks formats the numbers of an axis with as many digits as make them differ.
 function ticks(name, values) {
   let texts = [];
-  for (let digits = 3; digits < 9; digits++) {
+  for (let digits = 4; digits < 9; digits++) {
     texts = values.map((v) => v === null ? "" : format(name, v, digits));
     if (new Set(texts).size === texts.length) break;
   }
@@ -268,6 +268,15 @@ function makeChart(name) {
   return {name, figure, plot, latest, u: null, data: null, shape: ""};
 }
 
+const powers = Array.from({length: 51}, (_, i) => 2 ** i); // the steps of an axis of bytes
+const pen = document.createElement("canvas").getContext("2d");
+
+// axisWidth returns the width of a vertical axis: that of its longest text, its ticks and gaps.
+function axisWidth(font, texts) {
+  pen.font = font;
+  return Math.max(48, 14 + Math.ceil(Math.max(0, ...texts.map((t) => pen.measureText(t).width))));
+}
+
 function build(c, runs) {
   if (c.u) c.u.destroy();
   const axis = {stroke: css("--soft"), grid: {stroke: css("--grid"), width: 1}, ticks: {stroke: css("--grid"), width: 1, size: 4}, font: "11px system-ui, sans-serif"};
@@ -284,7 +293,7 @@ function build(c, runs) {
     scales: {x: {time: false}, y: {distr: $("log").checked ? 3 : 1}},
     axes: [
       {...axis, size: 28, space: 60, values: (u, v) => v.map((x) => Number.isInteger(x) ? (Math.abs(x) >= 1e5 ? x / 1000 + "k" : x.toLocaleString("en")) : "")},
-      {...axis, size: (u, texts) => Math.max(48, 14 + 6.2 * Math.max(0, ...(texts || []).map((t) => t.length))), values: (u, v) => ticks(c.name, v)},
+      {...axis, size: (u, texts) => axisWidth(axis.font, texts || []), values: (u, v) => ticks(c.name, v), ...(isBytes(c.name) ? {incrs: powers} : {})},
     ],
     cursor: {sync: {key: syncKey, setSeries: false}, drag: {x: true, y: false, setScale: false}, y: false},
     legend: {show: false},
@@ -371,7 +380,8 @@ function scaleY(c, runs) {
   }
   if (!(lo <= hi)) return;
   if ($("log").checked) { c.u.setScale("y", {min: lo / 1.1, max: hi * 1.1}); return; }
-  const pad = Math.max((hi - lo) * 0.06, Math.abs(hi) * 0.002, hi === lo ? 0.05 * Math.abs(hi) || 1 : 0); // noise must not fill the panel
+  const least = Math.max(Math.abs(lo), Math.abs(hi)) * (lo === hi || isBytes(c.name) ? 0.1 : 0.02) || 1; // noise must not fill the panel
+  const pad = Math.max((hi - lo) * 0.06, (least - (hi - lo)) / 2);
   c.u.setScale("y", {min: lo >= 0 ? Math.max(0, lo - pad) : lo - pad, max: hi + pad});
 }
 
