@@ -31,7 +31,8 @@
 // # TensorBoard
 //
 // If File is "tb:DIR", the Meter writes the same numbers as scalars into an event file in the folder DIR, for
-// TensorBoard. A run that resumes writes another file into the folder, and TensorBoard shows one curve.
+// TensorBoard. A run that resumes writes another file into the folder, and TensorBoard shows one curve. A run that begins anew
+// replaces the curve, so give each run that you want to keep its own folder.
 //
 // # The page of golaunch
 //

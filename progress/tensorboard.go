@@ -31,7 +31,8 @@ const (
 	sessionStart                                                              = 1
 )
 
-// newEventFile makes an event file in a folder. TensorBoard forgets points of earlier files of the folder after the step `first`.
+// newEventFile makes an event file in a folder. It tells TensorBoard to forget the points of earlier files of the folder after
+// the step `first`.
 func newEventFile(dir string, first int, now time.Time) (*eventFile, error) {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return nil, err
@@ -48,7 +49,7 @@ func newEventFile(dir string, first int, now time.Time) (*eventFile, error) {
 	e := &eventFile{file: f}
 	version := protowire.AppendString(protowire.AppendTag(nil, eventFileVersion, protowire.BytesType), "brain.Event:2")
 	start := protowire.AppendVarint(protowire.AppendTag(nil, sessionStatus, protowire.VarintType), sessionStart)
-	if err = e.write(now, 0, version); err == nil && first > 0 {
+	if err = e.write(now, 0, version); err == nil {
 		err = e.write(now, first+1, protowire.AppendBytes(protowire.AppendTag(nil, eventSessionLog, protowire.BytesType), start))
 	}
 	if err != nil {

@@ -16,11 +16,11 @@ import (
 	"github.com/goddp/goddp/progress"
 )
 
-// writeEvents writes two runs into a folder, of which the second resumes at step 10.
-func writeEvents(t *testing.T) (dir string) {
+// writeEvents writes runs of 20 steps into a folder, which begin after the given steps.
+func writeEvents(t *testing.T, begin ...int) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	for _, first := range []int{0, 10} {
+	for _, first := range begin {
 		m, err := progress.New(0, &progress.Options{File: "tb:" + dir, Out: io.Discard, First: first})
 		if err != nil {
 			t.Fatal(err)
@@ -40,12 +40,12 @@ func writeEvents(t *testing.T) (dir string) {
 
 // Each record has its checksums, and each event its time, its step and its scalars.
 func TestEventFiles(t *testing.T) {
-	names, err := filepath.Glob(writeEvents(t) + "/events.out.tfevents.*")
+	names, err := filepath.Glob(writeEvents(t, 0, 10) + "/events.out.tfevents.*")
 	if err != nil || len(names) != 2 {
 		t.Fatal(names, err)
 	}
 	for i, want := range []string{
-		"0 brain.Event:2; 10 loss=0.5; 20 loss=0.5; 20 accuracy=NaN; ",
+		"0 brain.Event:2; 1 start; 10 loss=0.5; 20 loss=0.5; 20 accuracy=NaN; ",
 		"0 brain.Event:2; 11 start; 20 loss=10.5; 30 loss=10.5; 30 accuracy=NaN; ",
 	} {
 		text, err := os.ReadFile(names[i])
@@ -129,18 +129,23 @@ func eachField(t *testing.T, b []byte, f func(protowire.Number, uint64, []byte))
 	}
 }
 
-// The real TensorBoard reads one curve without the steps that were made twice.
+// The real TensorBoard reads one curve without the steps that were made twice, also those of a run that begins anew.
 func TestTensorBoardReadsEvents(t *testing.T) {
 	testkit.Long(t)
 	testkit.Need(t, testkit.Python("import tensorboard"))
-	out := testkit.RunPython(t, nil, "-c", `
+	for want, begin := range map[string][]int{
+		"[(10, 0.5), (20, 10.5), (30, 10.5)] True\n": {0, 10},
+		"[(10, 0.5), (20, 0.5)] True\n":              {0, 10, 0},
+	} {
+		out := testkit.RunPython(t, nil, "-c", `
 import sys
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 a = EventAccumulator(sys.argv[1])
 a.Reload()
 print([(s.step, s.value) for s in a.Scalars("loss")], "accuracy" in a.Tags()["scalars"])
-`, writeEvents(t))
-	if want := "[(10, 0.5), (20, 10.5), (30, 10.5)] True\n"; string(out) != want {
-		t.Errorf("got %s, want %s", out, want)
+`, writeEvents(t, begin...))
+		if string(out) != want {
+			t.Errorf("runs after %v: got %s, want %s", begin, out, want)
+		}
 	}
 }
