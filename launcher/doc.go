@@ -168,4 +168,8 @@
 // [github.com/goddp/goddp/internal/telemetry]), their states, their output, and the lines of the agent. Each worker then has one
 // more descriptor. Package [github.com/goddp/goddp/internal/page] bounds what this costs. If the page cannot be served, Run
 // returns an error before it starts a worker.
+//
+// Of several nodes, the one that hosts the rendezvous has the page, and keeps the run, if its Config says so. The agents of
+// the others send it what they see, and need no setting. They drop what the connection does not take in time. A node that
+// becomes the host later, by an election, begins a page of its own. If it cannot, the job goes on without.
 package launcher

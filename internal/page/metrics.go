@@ -36,7 +36,7 @@ func (r *Run) metrics(o *openMetrics) {
 	}
 	o.add("goddp_up", "gauge", "", "Whether the job runs.", flag(r.status == Running), run)
 	o.add("goddp_world_size", "gauge", "", "Number of ranks of the current round.", float64(r.worldSize), run)
-	o.add("goddp_restarts", "gauge", "", "Number of restarts so far.", float64(r.restarts), run)
+	o.add("goddp_restarts", "counter", "", "Number of restarts.", float64(r.restarts), run)
 	o.add("goddp_start_time_seconds", "gauge", "seconds", "When the job began, in seconds since 1970.", float64(r.info.Started.UnixMilli())/1e3, run)
 	if r.checkpoint != nil {
 		o.add("goddp_checkpoint_time_seconds", "gauge", "seconds", "When the last checkpoint was durable, in seconds since 1970.", float64(r.checkpoint.Time.UnixMilli())/1e3, run)
@@ -52,7 +52,7 @@ func (r *Run) metrics(o *openMetrics) {
 		}
 		o.add("goddp_step", "gauge", "", "Number of completed steps.", float64(k.step), run, rank)
 		o.add("goddp_report_age_seconds", "gauge", "seconds", "Time since the worker's last report.", now.Sub(k.at).Seconds(), run, rank)
-		o.add("goddp_reports_dropped", "counter", "", "Number of reports that the worker dropped, because golaunch did not take them in time.", float64(k.dropped), run, rank)
+		o.add("goddp_reports_dropped", "counter", "", "Number of records of values or times that the worker dropped, because golaunch had not taken the earlier ones.", float64(k.dropped), run, rank)
 		for part, t := range sorted(k.pace.mean()) {
 			o.add("goddp_step_part_seconds", "gauge", "seconds", "Mean time of a part of the last steps.", t, run, rank, label{"part", part})
 		}

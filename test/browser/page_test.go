@@ -136,6 +136,8 @@ func TestCurvesMoveAndTheSlowRankIsNamed(t *testing.T) {
 	await(t, ctx, loaded, `document.querySelector(".plot").dispatchEvent(new KeyboardEvent("keydown", {key: "+", bubbles: true})) && zoom !== null`)
 	await(t, ctx, loaded, `document.querySelector(".plot").dispatchEvent(new KeyboardEvent("keydown", {key: "0", bubbles: true})) && zoom === null`)
 	await(t, ctx, loaded, `document.querySelector(".plot").getAttribute("aria-label").startsWith("loss: ") && document.getElementById("heat").getAttribute("aria-label").startsWith("Heat map of 4 ranks")`)
+	// The legend has what the bars show.
+	await(t, ctx, loaded, `(showRanks({...states[0], parts: [...states[0].parts, "evaluation"]}), $("parts").textContent.includes("data") && !$("parts").textContent.includes("evaluation"))`)
 	// The heap moves little, which its axis does not exaggerate. The axis has whole powers of two, and room for its texts.
 	await(t, ctx, loaded, `((u) => u.scales.y.max - u.scales.y.min >= 0.09 * u.scales.y.max)(charts.get("heap_bytes").u)`)
 	await(t, ctx, loaded, `((s) => s.length > 1 && s.every((v, i) => i === 0 || Number.isInteger(Math.log2(v - s[i - 1]))))(charts.get("heap_bytes").u.axes[1]._splits)`)

@@ -200,7 +200,8 @@ function showRanks(s) {
       bar.setAttribute("role", "img");
       bar.setAttribute("aria-label", parts.map((p) => `${p} ${seconds(r.parts[p])}`).join(", ") || "no times");
     });
-  update($("parts"), s.parts, () => make("li", {}, make("i"), make("span")), (e, p) => {
+  const visible = s.parts.filter((p) => s.ranks.some((r) => (r.parts || {})[p] > most / 1000));
+  update($("parts"), visible, () => make("li", {}, make("i"), make("span")), (e, p) => {
     e.firstChild.style.background = color(s, p);
     setText(e.lastChild, p);
   });
