@@ -174,7 +174,8 @@
 // # Failure
 //
 // A step either commits or leaves the optimizer inconsistent, as described in package optim. A
-// gather that fails leaves it inconsistent: the operation that needs the parameters and the next Step fail. No rank has a copy of another rank's shard, so a job
+// gather that fails leaves it inconsistent: the operation that needs the parameters and the next Step fail. No rank has
+// a copy of another rank's shard, so a job
 // restarts from a checkpoint.
 //
 // # Surviving the loss of ranks
