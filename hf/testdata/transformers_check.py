@@ -8,8 +8,9 @@
 # too. It prints a line for each architecture and exits with 1 if one misses a limit:
 #
 #   logits    of goddp in Float32, relative to the largest logit: at most 2e-6
-#   losses    of 20 steps of AdamW in Float32, relative to the same steps of transformers in Float64: at most 1e-6. The
-#             figures in brackets are those of transformers in Float32, and the difference of the two.
+#   losses    of 20 steps of AdamW in Float32, relative to the same steps of transformers in Float64, and in brackets
+#             relative to transformers in Float32: each at most 1e-6. The first figure in brackets is how far transformers
+#             in Float32 is from Float64.
 #   bf16      the error of goddp's logits in BFloat16 against Float32, divided by that of transformers: at most 1.05
 #   saved     goddp's folder: no missing or unexpected keys, the same logits to the bit, the same 100 tokens greedily
 #
@@ -192,7 +193,7 @@ def check(name, config):
     exact = steps(in_float64(model), all_ids)
     theirs, ours = steps(model, all_ids), got["losses"]
     figures["losses"] = f"{off(ours, exact):.2g} ({off(theirs, exact):.2g}, {off(ours, theirs):.2g})"
-    if not off(ours, exact) <= 1e-6:
+    if not max(off(ours, exact), off(ours, theirs)) <= 1e-6:
         missed.append("losses")
     return figures, missed
 
