@@ -13,6 +13,7 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/testkit/backendtest"
 	"github.com/goddp/goddp/internal/testkit/commtest"
 	"github.com/goddp/goddp/internal/testkit/devicetest"
 	"github.com/goddp/goddp/internal/testkit/must"
@@ -20,39 +21,6 @@ import (
 	"github.com/goddp/goddp/optim"
 	"github.com/goddp/goddp/profile"
 )
-
-// slow is a backend that starts every reduction a delay after its data is ready. Later reductions
-// wait for it.
-type slow struct {
-	backend.Backend
-	delay time.Duration
-}
-
-func (s slow) Start(c *backend.Call) (backend.Task, error) {
-	if c.Kind == backend.AllReduce {
-		c.After = late{c.After, s.delay}
-	}
-	return s.Backend.Start(c)
-}
-
-type late struct {
-	device.Event
-	delay time.Duration
-}
-
-func (l late) Done() (bool, error) { return false, nil }
-
-func (l late) Sync(ctx context.Context) error {
-	if err := l.Event.Sync(ctx); err != nil {
-		return err
-	}
-	select {
-	case <-time.After(l.delay):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
 
 // layers is a chain of layers, each with a backward that takes a while.
 type layers struct {
@@ -88,7 +56,9 @@ func TestReductionsOverlapTheBackwardPass(t *testing.T) {
 	const buckets, each, delay, ranks = 8, 100 * time.Millisecond, 90 * time.Millisecond, 2
 	step := func(t *testing.T, checkpoints bool, delay time.Duration) (took []time.Duration) {
 		synctest.Test(t, func(t *testing.T) {
-			opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return slow{b, delay} })
+			opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend {
+				return backendtest.Slow{Backend: b, Delay: delay, Chooses: func(c *backend.Call) bool { return c.Kind == backend.AllReduce }}
+			})
 			commtest.OnGoroutines(t, ranks, opts, func(pg *comm.ProcessGroup) error {
 				var parts []nn.Module
 				for range 2 {

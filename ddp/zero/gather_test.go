@@ -1,7 +1,6 @@
 package zero
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -13,42 +12,11 @@ import (
 	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/testkit/backendtest"
 	"github.com/goddp/goddp/internal/testkit/commtest"
 	"github.com/goddp/goddp/internal/testkit/must"
 	"github.com/goddp/goddp/nn"
 )
-
-// slow is a backend that starts every gather of parameters a delay after its data is ready. Later calls wait for it.
-type slow struct {
-	backend.Backend
-	delay time.Duration
-}
-
-func (s slow) Start(c *backend.Call) (backend.Task, error) {
-	if strings.Contains(c.Name, "of parameters") {
-		c.After = late{c.After, s.delay}
-	}
-	return s.Backend.Start(c)
-}
-
-type late struct {
-	device.Event
-	delay time.Duration
-}
-
-func (l late) Done() (bool, error) { return false, nil }
-
-func (l late) Sync(ctx context.Context) error {
-	if err := l.Event.Sync(ctx); err != nil {
-		return err
-	}
-	select {
-	case <-time.After(l.delay):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
 
 // layers is a chain of layers that take a while.
 type layers struct {
@@ -95,7 +63,9 @@ func TestGathersOverlapComputation(t *testing.T) {
 	const buckets, each, delay, ranks = 8, 100 * time.Millisecond, 90 * time.Millisecond, 2
 	steps := func(t *testing.T, stage int, delay time.Duration) (took []time.Duration) {
 		synctest.Test(t, func(t *testing.T) {
-			opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return slow{b, delay} })
+			opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend {
+				return backendtest.Slow{Backend: b, Delay: delay, Chooses: func(c *backend.Call) bool { return strings.Contains(c.Name, "of parameters") }}
+			})
 			commtest.OnGoroutines(t, ranks, opts, func(pg *comm.ProcessGroup) error {
 				w := must.New(staged(newLayers(pg.Device(), buckets, each), pg, sgd, ddp.Options{BucketCapMB: 0.000023}, stage)) // a bucket for each parameter
 				if n, slots := len(w.zero.shards.buckets), len(w.zero.shards.flow.slots); n != buckets || stage == 3 && slots != 3 {
