@@ -1,0 +1,55 @@
+package train
+
+import (
+	"context"
+	"errors"
+)
+
+// tracedSteps is the number of steps in a trace.
+const tracedSteps = 5
+
+// trace is called before each batch. It starts the trace before the first traced step and ends it after the last one.
+// It waits for the device, so that the trace contains exactly what is enqueued in between, including by evaluations
+// and checkpoints.
+func (r *run) trace(ctx context.Context) error {
+	if r.recorder == nil || r.gathered > 0 || r.step != r.traceAt && r.step != r.traceAt+tracedSteps {
+		return nil
+	}
+	if err := r.pg.Device().Compute().Sync(ctx); err != nil {
+		return err
+	}
+	if r.step == r.traceAt {
+		r.wasOn = r.recorder.On()
+		r.recorder.Start()
+		r.isTracing = true
+		return nil
+	}
+	return r.writeTrace()
+}
+
+// writeTrace ends the trace and writes it.
+func (r *run) writeTrace() error {
+	recorder := r.recorder
+	r.recorder, r.isTracing = nil, false
+	if !r.wasOn {
+		recorder.Stop()
+	}
+	return recorder.WriteFile(r.Trace, r.pg.Rank())
+}
+
+// finishTrace is called at the end of the run, with the run's error or nil. If steps are still being traced, it writes
+// what was recorded so far. It waits for the device only after a run without error, because a device that has failed
+// may never be idle.
+func (r *run) finishTrace(ctx context.Context, err error) error {
+	if !r.isTracing {
+		if r.recorder != nil && err == nil {
+			r.pg.Log().Warn("train: there is no trace, because the run ended before its first step", "steps", r.step, "first", r.traceAt+1, "file", r.Trace)
+		}
+		return nil
+	}
+	var lost error
+	if err == nil {
+		lost = r.pg.Device().Compute().Sync(ctx)
+	}
+	return errors.Join(lost, r.writeTrace())
+}
