@@ -88,7 +88,8 @@ type pass struct {
 	recompute Recompute
 }
 
-// spent ends the forward pass's use of the result of a cheap operation.
+// spent is called when the forward pass no longer needs v, the result of a cheap operation. With RecomputeCheap it frees
+// v's memory, and the backward pass computes v again.
 func (p *pass) spent(v *autograd.Variable) {
 	if p.recompute == RecomputeCheap {
 		v.Recompute()

@@ -132,7 +132,7 @@ func read(t *testing.T, path string) (c contents) {
 	return c
 }
 
-// A file has llama.cpp's names, keys and types, and the model's numbers.
+// A written file has llama.cpp's names of tensors, its keys and types of metadata, and the model's weights.
 func TestFile(t *testing.T) {
 	dev := cputest.New(t)
 	config := llama(func(c *decoder.Config) {

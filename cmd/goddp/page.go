@@ -12,7 +12,7 @@ import (
 	"github.com/goddp/goddp/internal/page"
 )
 
-// showRuns implements "goddp page", which shows runs that golaunch has kept.
+// showRuns implements "goddp page": it serves the page of runs that golaunch --run-dir has written to folders.
 func showRuns(args []string) error {
 	var addr string
 	fs := newFlags("page")

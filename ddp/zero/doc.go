@@ -81,14 +81,15 @@
 // each step. BucketCapMB is 64 there, so buckets of up to 128 MiB share slots. If one operation needs two buckets of one
 // slot, it fails with a [*SlotError].
 //
-// The forward pass of stage 3 is collective: all ranks use the parameters in the same order, also in an evaluation, and
-// capture the same evaluations. If ranks differ in their first pass, they wait until a gather's deadline. To
-// do something on one rank, or to read and write parameters outside of operations, use [Model.Whole]: elsewhere a
-// parameter's Tensor panics with a [*NotWholeError]. FindUnusedParameters cannot be used; StaticGraph can.
+// The forward pass of stage 3 is collective: all ranks must use the parameters in the same order, also in an evaluation.
+// They must also capture the same evaluations. If the ranks' orders differ in their first pass, the ranks wait until a
+// gather's deadline passes. To evaluate on one rank alone, or to read and write parameters outside of operations, use
+// [Model.Whole]. Elsewhere a parameter's Tensor panics with a [*NotWholeError]. New refuses FindUnusedParameters, but
+// allows StaticGraph.
 //
-// Each pass reduces, also within NoSync, and adds to this rank's averages: no rank has memory for all gradients. So all
-// ranks make the same passes, an error of a pass reaches all ranks at once, and accumulated gradients may differ from
-// those of stage 1 by rounding. With Options.ReduceDType they are added in float32.
+// No rank has memory for all gradients. So every backward pass reduces its gradients and adds the averages to those that
+// this rank keeps, also within NoSync. All ranks must make the same passes, and all get the error of a pass at its end.
+// Accumulated gradients may differ from those of stage 1 by rounding. With Options.ReduceDType they are added in float32.
 //
 // Within [Model.Join], a rank without inputs takes part in the gathers too, if it has made a pass before. NoSync and
 // DivideByActive cannot be used there.

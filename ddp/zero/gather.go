@@ -33,7 +33,8 @@ func (s *shards) traceGather(b *bucket, w *comm.Work) {
 	})
 }
 
-// Use makes the compute stream wait for the bucket's parameters, unless it does so already.
+// Use makes the compute stream wait until all parameters of the bucket are gathered. It does nothing if the stream waits
+// for them already.
 func (b *bucket) Use(op uint64, isTaped bool) error {
 	if b.slot != nil {
 		return b.shards.useInSlot(b, op, isTaped)

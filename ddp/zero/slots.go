@@ -189,7 +189,8 @@ func (s *shards) play(to int, op uint64) error {
 	return nil
 }
 
-// fill starts the gather of b into its slot. The gather runs when the compute stream has run the operations so far.
+// fill starts the gather of b into its slot. The gather begins on the device after all operations that are enqueued so
+// far, because they may read the slot's old parameters. op is the number of the operation that needs b.
 func (s *shards) fill(b *bucket, op uint64) error {
 	f, to := &s.flow, b.slot
 	if to.holds != nil && to.op == op && op != 0 {
@@ -255,8 +256,9 @@ func (s *shards) settle() error {
 	return w.Wait(s.pg.Context())
 }
 
-// captureFlow is called when a captured step first uses a parameter: each replay begins the tape anew. A step that was
-// captured within a call of Whole uses that call's memory, and one that was captured outside gathers on all ranks.
+// captureFlow is called when a step that is being captured first uses a parameter. Each replay of the step begins the tape
+// anew. A step that was captured within a call of Whole is replayed in that call only, because its kernels read memory that
+// the call frees. A step that was captured outside is replayed outside only, because it gathers on all ranks.
 func (s *shards) captureFlow(r *capture.Step) {
 	f := &s.flow
 	isWhole, wholes := f.isWhole, f.wholes

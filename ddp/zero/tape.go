@@ -38,7 +38,7 @@ func (t tape) plan(slotOf func(bucket int) int) {
 	}
 }
 
-// next returns the first moment from i on that uses the bucket, or -1.
+// next returns the index of the first moment, from index i on, whose operation uses the bucket, or -1 if there is none.
 func (t tape) next(i, bucket int) int {
 	for ; i < len(t); i++ {
 		if t[i].bucket == bucket {

@@ -20,8 +20,9 @@ type Curve struct {
 	Mean values `json:"mean"`
 }
 
-// Curves returns the points of a value, or of the time of a part, between two steps, in at most n bins. to -1 stands for
-// the last step. isEach asks for a curve of each rank.
+// Curves returns the curve of a value, or of the time of a part, from step from to step to. A to of -1 means the last step.
+// A curve has at most n points, each of as many steps as needed. With isEach every rank has a curve of its own;
+// otherwise all ranks are merged into one.
 func (r *Run) Curves(kind telemetry.Kind, name string, from, to int64, n int, isEach bool) *Curves {
 	r.mu.Lock()
 	defer r.mu.Unlock()

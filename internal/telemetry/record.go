@@ -80,7 +80,7 @@ func appendRecord(b []byte, r *Record) []byte {
 	return b
 }
 
-// cut returns the first MaxName bytes of a name, without a part of a character at the end.
+// cut shortens a name to at most MaxName bytes, at the end of a whole character.
 func cut(name string) string {
 	if len(name) <= MaxName {
 		return name

@@ -137,7 +137,7 @@ func (r *Reporter) addTime(part Value) {
 	}
 }
 
-// putTimes records the times of the steps since the last call.
+// putTimes adds a record to the datagram with the times by part of the steps since its last call.
 func (r *Reporter) putTimes(now time.Time) {
 	if r.times.Steps == 0 {
 		return
