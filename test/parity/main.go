@@ -1,5 +1,5 @@
-// Command parity repeats trainings that torch_parity.py has made with PyTorch DDP, from the same
-// weights and samples on as many ranks, and compares the results:
+// Command parity repeats trainings that torch_parity.py has made with PyTorch DDP and FSDP2, from the
+// same weights and samples on as many ranks, and compares the results:
 //
 //	golaunch --nproc-per-node 2 torch_parity.py --out DIR
 //	golaunch --nproc-per-node 2 parity DIR/*.safetensors

@@ -25,6 +25,7 @@ type training struct {
 	LR, Momentum          float64
 	WeightDecay           float64 `json:"weight_decay"`
 	BucketCapMB           float64 `json:"bucket_cap_mb"`
+	Stage                 int     // of package ddp/zero, in place of PyTorch's FSDP2; 0: package ddp, in place of DDP
 	Gap                   struct{ Loss, Gradient, Parameter float64 }
 }
 

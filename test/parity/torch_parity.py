@@ -1,5 +1,5 @@
-"""Trains small networks with PyTorch DDP and records inputs and results. test/parity then repeats
-the trainings with goddp and compares.
+"""Trains small networks with PyTorch DDP, and one with FSDP2, and records inputs and results. test/parity
+then repeats the trainings with goddp and compares.
 
 There is one process per rank: over NCCL with one GPU per rank if there are GPUs, else over Gloo.
 Each case becomes a file OUT/NAME.safetensors (https://huggingface.co/docs/safetensors: eight bytes
@@ -32,12 +32,11 @@ from torch.nn.parallel import DistributedDataParallel
 flags = argparse.ArgumentParser()
 flags.add_argument("--out", type=pathlib.Path, required=True, help="folder for the files")
 flags.add_argument("--large", action="store_true", help="train 3 x Linear(4000, 4000) in float32 instead of the small cases")
-flags.add_argument("--steps", type=int, default=20)
 args = flags.parse_args()
 
 MLP = dict(
     loss="mse", widths=[65, 129, 97, 33], batch=14, batches=4, micro=1, lr=2, momentum=0, weight_decay=0,
-    bucket_cap_mb=0.01, tf32=False,
+    bucket_cap_mb=0.01, tf32=False, stage=0, steps=20,
 )
 SMALL = {
     "mlp": {},
@@ -45,6 +44,8 @@ SMALL = {
     "classifier": dict(loss="cross_entropy", momentum=0.9, lr=0.2),
     "accumulate": dict(micro=2),
 }
+if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 6):
+    SMALL["fsdp"] = dict(stage=3, widths=[64] * 9, momentum=0.9, lr=0.1, bucket_cap_mb=0.02, steps=30)
 LARGE = dict(widths=[4000] * 4, batch=1000, batches=1, lr=1, bucket_cap_mb=25)
 CRITERIA = dict(mse=nn.functional.mse_loss, cross_entropy=nn.functional.cross_entropy)
 
@@ -99,7 +100,7 @@ def train(case, initial, x, y, micro=1, wrap=None):
     model = wrap(net) if wrap else net
     opt = torch.optim.SGD(net.parameters(), lr=case["lr"], momentum=case["momentum"], weight_decay=case["weight_decay"])
     losses, first = [], None
-    for step in range(args.steps):
+    for step in range(case["steps"]):
         opt.zero_grad()
         total = 0
         at = step % case["batches"]
@@ -109,9 +110,25 @@ def train(case, initial, x, y, micro=1, wrap=None):
                 loss.backward()
             total += loss.item()
         losses.append(total)
-        first = first or {name: p.grad.clone() for name, p in net.named_parameters()}
+        first = first or {name: whole(p.grad.clone()) for name, p in net.named_parameters()}
         opt.step()
-    return torch.tensor(losses, dtype=torch.float64), first, {name: p.detach() for name, p in net.named_parameters()}
+    return torch.tensor(losses, dtype=torch.float64), first, {name: whole(p.detach()) for name, p in net.named_parameters()}
+
+
+def whole(t):
+    """Returns a tensor without shards. All ranks call it."""
+    return t.full_tensor() if hasattr(t, "full_tensor") else t
+
+
+def wrap(case, net):
+    if not case["stage"]:
+        return DistributedDataParallel(net, bucket_cap_mb=case["bucket_cap_mb"])
+    from torch.distributed.fsdp import fully_shard
+
+    for layer in net:
+        if isinstance(layer, nn.Linear):
+            fully_shard(layer)
+    return fully_shard(net)
 
 
 def gap(case, initial, x, y):
@@ -175,14 +192,11 @@ for case in cases():
     if args.large:
         open_or_shut(initial, x[0])
     mine = slice(rank * case["batch"], (rank + 1) * case["batch"])
-    losses, first, final = train(
-        case, initial, x[:, mine], y[:, mine], case["micro"],
-        lambda net: DistributedDataParallel(net, bucket_cap_mb=case["bucket_cap_mb"]),
-    )
+    losses, first, final = train(case, initial, x[:, mine], y[:, mine], case["micro"], lambda net: wrap(case, net))
     losses = losses.to(device)
     dist.all_reduce(losses)
     if rank == 0:
-        case.update(world=world, steps=args.steps, torch=torch.__version__, device=device.type, gap=gap(case, initial, x, y))
+        case.update(world=world, torch=torch.__version__, device=device.type, gap=gap(case, initial, x, y))
         groups = dict(initial=initial, gradient=first, final=final)
         tensors = {f"{group}/{name}": t for group, named in groups.items() for name, t in named.items()}
         save(args.out / (case["name"] + ".safetensors"), case, dict(tensors, x=x, y=y, loss=losses / world))

@@ -7,6 +7,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/ddp/zero"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 	"github.com/goddp/goddp/test/internal/compare"
@@ -17,7 +18,7 @@ type outcome struct {
 	shared
 	buckets   int         // number of buckets
 	names     []string    // of the parameters
-	gradients [][]float64 // by parameter, reduced, of the first step
+	gradients [][]float64 // by parameter, reduced, of the first step; nil if the ranks divide them
 	final     [][]float64 // the final parameters
 }
 
@@ -41,15 +42,11 @@ func train[T float32 | float64](ctx context.Context, pg *comm.ProcessGroup, rec 
 	if err != nil {
 		return nil, err
 	}
-	model, err := ddp.New(net, pg, &ddp.Options{BucketCapMB: rec.BucketCapMB})
+	model, opt, whole, err := wrap(net, pg, rec)
 	if err != nil {
 		return nil, err
 	}
 	params := model.Parameters()
-	opt, err := optim.NewSGD(params, &optim.SGDOptions{LR: rec.LR, Momentum: rec.Momentum, WeightDecay: rec.WeightDecay})
-	if err != nil {
-		return nil, err
-	}
 	got := &outcome{buckets: len(model.Stats().Buckets)}
 	for step := range rec.Steps {
 		mean, err := pass(ctx, model, loss, samples[step%rec.Batches])
@@ -57,7 +54,7 @@ func train[T float32 | float64](ctx context.Context, pg *comm.ProcessGroup, rec 
 			return nil, err
 		}
 		got.Losses = append(got.Losses, mean)
-		if step == 0 {
+		if step == 0 && rec.Stage == 0 {
 			if got.gradients, err = compare.Values(ctx, params, (*nn.Parameter).Grad); err != nil {
 				return nil, err
 			}
@@ -67,7 +64,11 @@ func train[T float32 | float64](ctx context.Context, pg *comm.ProcessGroup, rec 
 		}
 		opt.ZeroGrad()
 	}
-	if got.final, err = compare.Values(ctx, params, (*nn.Parameter).Var); err != nil {
+	err = whole(func() (err error) {
+		got.final, err = compare.Values(ctx, params, (*nn.Parameter).Var)
+		return err
+	})
+	if err != nil {
 		return nil, err
 	}
 	for _, p := range params {
@@ -75,6 +76,26 @@ func train[T float32 | float64](ctx context.Context, pg *comm.ProcessGroup, rec 
 	}
 	got.Digest = compare.Digest(got.final)
 	return got, nil
+}
+
+// wrap makes the ranks' networks one model, with its optimizer. whole calls a function that reads parameters.
+func wrap(net nn.Module, pg *comm.ProcessGroup, rec *recording) (model *ddp.Model, opt optim.Optimizer, whole func(f func() error) error, err error) {
+	sgd := func(params []*nn.Parameter) (*optim.SGD, error) {
+		return optim.NewSGD(params, &optim.SGDOptions{LR: rec.LR, Momentum: rec.Momentum, WeightDecay: rec.WeightDecay})
+	}
+	o := ddp.Options{BucketCapMB: rec.BucketCapMB}
+	if rec.Stage > 0 {
+		m, opt, err := zero.New(net, pg, sgd, &zero.Options{Options: o, Stage: rec.Stage})
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		return m.Model, opt, m.Whole, nil
+	}
+	if model, err = ddp.New(net, pg, &o); err != nil {
+		return nil, nil, nil, err
+	}
+	opt, err = sgd(model.Parameters())
+	return model, opt, func(f func() error) error { return f() }, err
 }
 
 // criterion is a loss function.
