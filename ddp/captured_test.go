@@ -54,6 +54,7 @@ type training struct {
 	normed    bool         // the model has a batch normalisation, whose buffers rank 0 sends
 	stage     int          // of package ddp/zero; 0: without shards
 	unclipped bool         // gradients are not clipped
+	single    bool         // each step has the gradients of one batch
 	dt        device.DType // of the parameters; 0: Float32
 	hook      func() reducer.Hook
 }
@@ -233,7 +234,11 @@ func trainSteps(t *testing.T, devices []device.Device, how training, steps, capt
 		}
 		for n := range steps {
 			r.opt.SetLR(0.01 / float64(n+1))
-			for i := range n % 3 { // gradients of more batches are accumulated first
+			more := n % 3
+			if how.single {
+				more = 0
+			}
+			for i := range more { // gradients of more batches are accumulated first
 				if err := r.model.NoSync(func() error { return r.make(accumulate, n+100*i, n+100*i+1) }); err != nil {
 					return err
 				}
@@ -319,6 +324,28 @@ func TestGPUCapturedStepsOfAModel(t *testing.T) {
 			}
 		})
 	}
+}
+
+// stagesTrainAlike checks that captured steps of stages 2 and 3 give the losses and parameters of uncaptured ones of
+// stage 1, bit for bit.
+func stagesTrainAlike(t *testing.T, devices []device.Device, types ...device.DType) {
+	for _, dt := range types {
+		how := training{stage: 1, single: true, dt: dt}
+		want := trainSteps(t, devices, how, 30, 0)
+		for _, how.stage = range []int{2, 3} {
+			t.Run(fmt.Sprintf("%+v", how), func(t *testing.T) {
+				wantTrained(t, trainSteps(t, devices, how, 30, len(devices)), want)
+			})
+		}
+	}
+}
+
+func TestEmulatedStagesTrainAlike(t *testing.T) {
+	stagesTrainAlike(t, commtest.FakeGPUs(t, 2), 0)
+}
+
+func TestGPUStagesTrainAlike(t *testing.T) {
+	stagesTrainAlike(t, commtest.OpenGPUs(t, 2, 4), 0, device.BFloat16)
 }
 
 // A captured step of a model that another one has replaced panics, as the uncaptured step does.
