@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
@@ -449,16 +450,31 @@ func (f failing) Start(c *backend.Call) (backend.Task, error) {
 	return f.Backend.Start(c)
 }
 
-// If any collective of a step of stage 3 fails on one rank, the steps of all ranks end with the cause.
+// If any collective of a step of stage 3 fails on one rank, the steps of all ranks end with the cause, within two seconds.
 func TestCollectivesOfAStepThatFail(t *testing.T) {
+	collectivesThatFail(t, 1, func(o *comm.Options, f func(pg *comm.ProcessGroup) error) { commtest.OnGoroutines(t, 2, o, f) })
+}
+
+func TestEmulatedCollectivesOfAStepThatFail(t *testing.T) {
+	devices := commtest.FakeGPUs(t, 2)
+	collectivesThatFail(t, 5, func(o *comm.Options, f func(pg *comm.ProcessGroup) error) { commtest.OnDevices(t, devices, o, f) })
+}
+
+func TestGPUCollectivesOfAStepThatFail(t *testing.T) {
+	devices := commtest.OpenGPUs(t, 2, 2)
+	collectivesThatFail(t, 3, func(o *comm.Options, f func(pg *comm.ProcessGroup) error) { commtest.OnDevices(t, devices, o, f) })
+}
+
+// collectivesThatFail makes every stride-th collective of a step fail on rank 1, each in a new group of two ranks.
+func collectivesThatFail(t *testing.T, stride int64, onRanks func(o *comm.Options, f func(pg *comm.ProcessGroup) error)) {
 	const steps = 2 // before the one with the failure
-	for nth, made := int64(1), false; !made; nth++ {
+	for nth, made := int64(1), false; !made; nth += stride {
 		var after atomic.Int64
 		after.Store(nth)
 		var armed sync.WaitGroup
 		armed.Add(2)
 		o := commtest.WrapBackend(quiet(), func(b backend.Backend) backend.Backend { return failing{b, new(bool), &after} })
-		commtest.OnGoroutines(t, 2, o, func(pg *comm.ProcessGroup) error {
+		onRanks(o, func(pg *comm.ProcessGroup) error {
 			w := must.New(staged(newChain(double, 0), pg, adamW, deep, 3))
 			step := func(step int) error {
 				if err := w.loss(pg, device.Float64, step).Backward(nil); err != nil {
@@ -487,7 +503,11 @@ func TestCollectivesOfAStepThatFail(t *testing.T) {
 			}
 			armed.Done()
 			armed.Wait()
+			start := time.Now()
 			err := step(steps)
+			if took := time.Since(start); testkit.IsLong() && took > 2*time.Second {
+				return fmt.Errorf("failure of call %d: the step took %v: %w", nth, took, err)
+			}
 			switch isLast := after.Load() > 0; {
 			case isLast && err == nil:
 				if pg.Rank() == 1 {
