@@ -18,8 +18,9 @@
 //
 // OpenBLAS computes matrix products if it is found at run time. Otherwise gonum's pure Go kernels do, at
 // about a tenth of the speed per core, and each device logs that once. GODDP_OPENBLAS names the library to
-// load. OpenBLAS has one thread count per process, set by the device that was created last. gonum uses
-// GOMAXPROCS threads, and computes 0·NaN as 0 in a product.
+// load. If OpenBLAS is older than the processor and would use kernels without AVX2, the device selects those of the
+// best processor with the same instructions; OPENBLAS_CORETYPE overrides that. OpenBLAS has one thread count per
+// process, set by the device that was created last. gonum uses GOMAXPROCS threads, and computes 0·NaN as 0 in a product.
 //
 // # 16-bit types
 //

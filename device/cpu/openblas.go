@@ -22,20 +22,65 @@ static void call_dgemm(void *f, int tx, int ty, int m, int n, int k, double alph
 }
 
 static void call_set_threads(void *f, int n) { ((void (*)(int))f)(n); }
+
+static const char *call_corename(void *f) { return ((const char *(*)(void))f)(); }
 */
 import "C"
 
 import (
+	"fmt"
 	"math"
+	"os"
+	"sync"
 	"unsafe"
+
+	features "golang.org/x/sys/cpu"
 
 	"github.com/goddp/goddp/internal/dl"
 	"github.com/goddp/goddp/internal/jobenv"
 )
 
+// loading serializes the loading of OpenBLAS, which reads the environment.
+var loading sync.Mutex
+
+// coreVar is the variable in which OpenBLAS finds the name of a kind of processor. It computes with the kernels for it.
+const coreVar = "OPENBLAS_CORETYPE"
+
 // openBLAS loads OpenBLAS and sets its number of threads in this process. It does not try other CBLAS
 // libraries: the reference library is slower than gonum, and the others set threads differently.
+//
+// On a processor that is newer than the library, OpenBLAS computes with its kernels for Prescott, which are five times
+// slower than those for AVX-512. openBLAS then loads the library again, for the best kind of processor with the same
+// instructions.
 func openBLAS(threads int) (blas, error) {
+	loading.Lock()
+	defer loading.Unlock()
+	o, err := loadOpenBLAS(threads)
+	if core := bestCore(); err == nil && o.core == "Prescott" && core != "" && os.Getenv(coreVar) == "" {
+		o.lib.Close()
+		os.Setenv(coreVar, core)
+		defer os.Unsetenv(coreVar)
+		o, err = loadOpenBLAS(threads)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return o, nil
+}
+
+// bestCore returns OpenBLAS's name for the best processor all of whose instructions this one has, "" if that is none
+// with AVX2.
+func bestCore() string {
+	switch x := &features.X86; {
+	case x.HasAVX512F && x.HasAVX512CD && x.HasAVX512BW && x.HasAVX512DQ && x.HasAVX512VL:
+		return "SkylakeX"
+	case x.HasAVX2 && x.HasFMA:
+		return "Haswell"
+	}
+	return ""
+}
+
+func loadOpenBLAS(threads int) (*openblas, error) {
 	lib, err := dl.Open(dl.Search{
 		Name:  "OpenBLAS",
 		Env:   jobenv.OpenBLASVar,
@@ -46,25 +91,28 @@ func openBLAS(threads int) (blas, error) {
 		return nil, err
 	}
 	o := &openblas{lib: lib}
-	var setThreads unsafe.Pointer
+	var setThreads, coreName unsafe.Pointer
 	for name, f := range map[string]*unsafe.Pointer{
-		"cblas_sgemm": &o.sgemm, "cblas_dgemm": &o.dgemm, "openblas_set_num_threads": &setThreads,
+		"cblas_sgemm": &o.sgemm, "cblas_dgemm": &o.dgemm,
+		"openblas_set_num_threads": &setThreads, "openblas_get_corename": &coreName,
 	} {
 		if *f, err = lib.Lookup(name); err != nil {
 			return nil, err
 		}
 	}
 	C.call_set_threads(setThreads, C.int(threads))
+	o.core = C.GoString(C.call_corename(coreName))
 	return o, nil
 }
 
 // openblas calls the library. Its calls may run concurrently.
 type openblas struct {
 	lib          *dl.Library
+	core         string // the processor for which the library's kernels are
 	sgemm, dgemm unsafe.Pointer
 }
 
-func (o *openblas) String() string { return o.lib.String() }
+func (o *openblas) String() string { return fmt.Sprintf("%v for %s", o.lib, o.core) }
 
 func (o *openblas) gemm32(p product, alpha float32, x, y []float32, beta float32, dst []float32) {
 	if p.tooLarge() {

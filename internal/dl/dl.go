@@ -114,5 +114,9 @@ func (l *Library) Lookup(symbol string) (unsafe.Pointer, error) {
 	return p, nil
 }
 
+// Close closes the library. If nothing else in the process has it open, the loader unloads it, so that the next Open
+// initializes it anew. The caller must not use its symbols any more.
+func (l *Library) Close() { closeHandle(l.handle) }
+
 // String returns the path that the library was opened with.
 func (l *Library) String() string { return l.path }

@@ -52,6 +52,8 @@ func lookup(handle unsafe.Pointer, symbol string) (unsafe.Pointer, error) {
 	return result(C.dl_lookup(handle, name, &why), why)
 }
 
+func closeHandle(handle unsafe.Pointer) { C.dlclose(handle) }
+
 // result converts a shim's result to Go's form.
 func result(p unsafe.Pointer, why *C.char) (unsafe.Pointer, error) {
 	if p == nil {
