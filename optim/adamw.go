@@ -85,7 +85,7 @@ type AdamWGroup struct {
 // may be called from several goroutines.
 type AdamW struct {
 	optimizer
-	elementwise
+	updatesParts
 	groups[*AdamWGroup]
 }
 

@@ -100,6 +100,8 @@
 // ([nn.NewPart]). Package ddp/zero uses this to divide the state among ranks. A [StepHook] is called
 // within Step, after the updates. The state of a part has the shape of the part's variable.
 //
+// Muon needs whole matrices, but only to orthogonalize steps: see [Muon.DivideParts], which package ddp/zero calls.
+//
 // # Averages
 //
 // An [EMA] keeps moving averages of the parameters, which often evaluate better than the parameters.

@@ -1,10 +1,8 @@
 package optim
 
 import (
-	"cmp"
 	"fmt"
 	"math"
-	"slices"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
@@ -97,10 +95,11 @@ type MuonGroup struct {
 // groups, which use [AdamW]'s rule. Its State has the velocities of the matrices, named "NAME.velocity", and
 // the state of AdamW for the other parameters. Only Committed may be called from several goroutines.
 //
-// The rule needs whole matrices, so package ddp/zero, which passes parts of parameters, does not
-// accept it. [Muon.Divide] divides the work among ranks.
+// The rule needs whole matrices. [Muon.Divide] divides the work among ranks that have the same matrices, and
+// [Muon.DivideParts] among ranks that have parts of them; package ddp/zero calls it.
 type Muon struct {
 	optimizer
+	updatesParts
 	groups[*MuonGroup]
 	rest     []*AdamWGroup
 	scratch  map[device.DType]*autograd.Variable // memory for one matrix at a time, by type
@@ -172,7 +171,8 @@ func workspaceLen(rows, columns int) int {
 }
 
 // workspace returns the workspace of a matrix: views of the scratch memory that allocate made.
-func (o *Muon) workspace(dt device.DType, rows, columns int) workspace {
+func (o *Muon) workspace(dt device.DType, shape device.Shape) workspace {
+	rows, columns := matrix(shape)
 	flat, at := o.scratch[dt].Tensor(), 0
 	cut := func(shape ...int) device.Tensor {
 		n := device.Shape(shape).Len()
@@ -208,7 +208,7 @@ func (r *muonRule) allocate(s *slot, dt device.DType) (err error) {
 			return err
 		}
 	}
-	n := workspaceLen(matrix(s.Var().Shape()))
+	n := workspaceLen(matrix(s.Shape()))
 	if have := r.muon.scratch[dt]; have == nil || have.Shape().Len() < n {
 		made := autograd.Zeros(s.Var().Device(), dt, n)
 		if err := made.Err(); err != nil {
@@ -227,46 +227,52 @@ func (r *muonRule) update(s *slot, scaled Scaled, _ *batch) error {
 	if v.Shape().Len() == 0 {
 		return nil
 	}
-	k, stream, beta := kernels.Of(v.Device()), v.Device().Compute(), r.group.momentum()
-	rows, columns := matrix(v.Shape())
-	w := r.muon.workspace(r.velocity.DType(), rows, columns)
-	g := s.grad.Reshape(rows, columns)
-	if g.DType != w.next.DType {
-		if err := k.Copy(stream, w.next, g); err != nil {
-			return err
-		}
-		g = w.next
+	k, stream := kernels.Of(v.Device()), v.Device().Compute()
+	w := r.muon.workspace(r.velocity.DType(), s.Shape())
+	d := r.muon.division
+	if d != nil && d.exchange != nil {
+		return r.accelerate(k, stream, s, scaled, d.matrices[s].Part, w.next.Flat().Range(0, v.Shape().Len()))
 	}
-	// SGD's kernel with LR -1 on u = 0 updates the velocity and copies it to u, unless the step is skipped.
-	err := k.Fill(stream, w.u, 0)
-	if err == nil {
-		err = k.SGD(stream, kernels.SGDStep{
-			Param: w.u, Grad: g, Velocity: r.velocity.Tensor().Reshape(rows, columns),
-			Skip: s.skip(), LossScale: scaled.LossScale, Overflow: scaled.Overflow,
-			LR: -1, Momentum: beta, Dampening: beta,
-		})
-	}
-	division := r.muon.division
-	if err != nil || division != nil && !division.isMine(s) {
+	if err := r.accelerate(k, stream, s, scaled, w.u.Flat(), w.next.Flat()); err != nil || d != nil && d.matrices[s].Rank != d.rank {
 		return err
-	}
-	if !r.group.NoNesterov && beta != 0 {
-		acc := device.Accum{Alpha: 1 - beta, Beta: beta}
-		if scaled.LossScale != 0 {
-			acc.Alpha /= scaled.LossScale
-		}
-		if err := k.Axpby(stream, w.u, acc, g); err != nil {
-			return err
-		}
 	}
 	o, scratch, err := w.orthogonalize(k, stream)
 	switch {
 	case err != nil:
 		return err
-	case division != nil:
-		return k.Copy(stream, division.result(s), o)
+	case d != nil:
+		return k.Copy(stream, d.matrices[s].Whole, o)
 	}
 	return r.apply(s, o, scratch, s.skip(), scaled.Overflow)
+}
+
+// accelerate updates the velocity and sets u to the step before it is orthogonalized. u and scratch have as many elements
+// as the parameter.
+func (r *muonRule) accelerate(k kernels.Kernels, stream device.Stream, s *slot, scaled Scaled, u, scratch device.Tensor) error {
+	beta, g := r.group.momentum(), s.grad.Flat()
+	if g.DType != scratch.DType {
+		if err := k.Copy(stream, scratch, g); err != nil {
+			return err
+		}
+		g = scratch
+	}
+	// SGD's kernel with LR -1 on u = 0 updates the velocity and copies it to u, unless the step is skipped.
+	err := k.Fill(stream, u, 0)
+	if err == nil {
+		err = k.SGD(stream, kernels.SGDStep{
+			Param: u, Grad: g, Velocity: r.velocity.Tensor().Flat(),
+			Skip: s.skip(), LossScale: scaled.LossScale, Overflow: scaled.Overflow,
+			LR: -1, Momentum: beta, Dampening: beta,
+		})
+	}
+	if err != nil || r.group.NoNesterov || beta == 0 {
+		return err
+	}
+	acc := device.Accum{Alpha: 1 - beta, Beta: beta}
+	if scaled.LossScale != 0 {
+		acc.Alpha /= scaled.LossScale
+	}
+	return k.Axpby(stream, u, acc, g)
 }
 
 // orthogonalize moves the singular values of u close to 1. The result is in u or in next; scratch is
@@ -313,7 +319,7 @@ func (r *muonRule) apply(s *slot, o, scratch, skip, overflow device.Tensor) erro
 		}
 		o = narrow
 	}
-	scale := r.group.scale(matrix(v.Shape()))
+	scale := r.group.scale(matrix(s.Shape()))
 	return k.SGD(stream, kernels.SGDStep{
 		Param: v.Tensor(), Grad: o.Reshape(v.Shape()...), Master: s.masterTensor(), Skip: skip, Overflow: overflow,
 		LR: r.group.LR * scale, WeightDecay: r.group.WeightDecay / scale,
@@ -329,124 +335,3 @@ func (r *muonRule) state() ([]*autograd.Variable, error) {
 func (r *muonRule) beginLoad() {}
 
 func (r *muonRule) endLoad(int) {}
-
-// division assigns matrices to ranks, and holds the memory for all results. It is a StepHook.
-type division struct {
-	muon    *Muon
-	rank    int
-	gather  func(all, mine device.Tensor) error
-	places  map[*slot]place
-	results []results
-}
-
-// place is a matrix's rank, and the memory for the result.
-type place struct {
-	rank int
-	t    device.Tensor
-}
-
-// results is the memory for all results of one type, in equal parts, one per rank.
-type results struct {
-	all  *autograd.Variable
-	mine device.Tensor // the part of this rank
-}
-
-// Divide divides the matrices among size ranks: in the following steps each rank orthogonalizes only its
-// share, and calls gather to exchange the results. All ranks update all velocities, which is cheap, so all
-// ranks keep the same state. Parameters and gradients must be equal on all ranks, as with package ddp, and
-// all ranks must make the same steps. gather is called within Step, after it is known that the step is not
-// skipped. mine is this rank's part of all. gather must all-gather the parts into all, ordered before any
-// later work on the compute stream:
-//
-//	err := opt.Divide(pg.Rank(), pg.Size(), func(all, mine device.Tensor) error {
-//		return pg.AllGather(all, mine).Wait(ctx)
-//	})
-//
-// If gather returns an error, Step returns an [*InconsistentError]. The results take as much memory as the
-// matrices in Float32. Divide returns an error if there is too little memory for them.
-func (o *Muon) Divide(rank, size int, gather func(all, mine device.Tensor) error) error {
-	d := &division{muon: o, rank: rank, gather: gather, places: map[*slot]place{}}
-	for _, dt := range []device.DType{device.Float32, device.Float64} {
-		if err := d.divide(dt, size); err != nil {
-			return fmt.Errorf("optim: dividing matrices among %d ranks: %w", size, err)
-		}
-	}
-	o.division, o.hook = d, d
-	return nil
-}
-
-// divide assigns the matrices of one type to ranks, and allocates memory for the results. It goes from the largest
-// matrix to the smallest, and assigns each to the rank with the least work so far.
-func (d *division) divide(dt device.DType, size int) error {
-	var slots []*slot
-	for _, s := range d.muon.slots {
-		if _, ok := s.rule.(*muonRule); ok && wideType(s.DType()) == dt {
-			slots = append(slots, s)
-		}
-	}
-	if len(slots) == 0 {
-		return nil
-	}
-	work := func(s *slot) int {
-		rows, columns := matrix(s.Shape())
-		return rows * columns * min(rows, columns)
-	}
-	slices.SortStableFunc(slots, func(a, b *slot) int { return cmp.Compare(work(b), work(a)) })
-	load, lens := make([]int, size), make([]int, size)
-	starts, ranks := make([]int, len(slots)), make([]int, len(slots))
-	const alignment = device.Align / 4 // results start at multiples of this number of elements
-	for i, s := range slots {
-		r := 0
-		for other := range load {
-			if load[other] < load[r] {
-				r = other
-			}
-		}
-		ranks[i], starts[i] = r, lens[r]
-		load[r] += work(s)
-		lens[r] += (s.Shape().Len() + alignment - 1) / alignment * alignment
-	}
-	part := slices.Max(lens)
-	all := autograd.Zeros(slots[0].Var().Device(), dt, size*part)
-	if err := all.Err(); err != nil {
-		return err
-	}
-	t := all.Tensor()
-	for i, s := range slots {
-		at := ranks[i]*part + starts[i]
-		rows, columns := matrix(s.Shape())
-		d.places[s] = place{ranks[i], t.Range(at, at+rows*columns).Reshape(rows, columns)}
-	}
-	d.results = append(d.results, results{all, t.Range(d.rank*part, (d.rank+1)*part)})
-	return nil
-}
-
-// isMine reports whether this rank orthogonalizes the matrix.
-func (d *division) isMine(s *slot) bool { return d.places[s].rank == d.rank }
-
-// result returns the memory for the result of a matrix.
-func (d *division) result(s *slot) device.Tensor { return d.places[s].t }
-
-// Updated does nothing.
-func (d *division) Updated(*nn.Parameter) {}
-
-// Complete exchanges the results and updates the matrices.
-func (d *division) Complete() error {
-	for _, r := range d.results {
-		if err := d.gather(r.all.Tensor(), r.mine); err != nil {
-			return fmt.Errorf("gathering orthogonalized matrices: %w", err)
-		}
-	}
-	for _, s := range d.muon.ready {
-		r, ok := s.rule.(*muonRule)
-		if !ok || s.Shape().Len() == 0 {
-			continue
-		}
-		rows, columns := matrix(s.Shape())
-		scratch := d.muon.workspace(r.velocity.DType(), rows, columns).u
-		if err := r.apply(s, d.result(s), scratch, device.Tensor{}, device.Tensor{}); err != nil {
-			return fmt.Errorf("update of %s: %w", s.Name(), err)
-		}
-	}
-	return nil
-}

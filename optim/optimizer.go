@@ -163,12 +163,12 @@ func (o *optimizer) SetStepHook(h StepHook) { o.hook = h }
 // repetition of a failed step needs.
 func (o *optimizer) OnCommit(f func()) { o.committed = f }
 
-// elementwise is embedded in optimizers with an elementwise rule.
-type elementwise struct{}
+// updatesParts is embedded in optimizers that can update parts of parameters.
+type updatesParts struct{}
 
-// Elementwise marks an optimizer that changes each element only by that element's gradient and
-// state. Package ddp/zero requires this of an optimizer, because it passes parts of parameters.
-func (elementwise) Elementwise() {}
+// UpdatesParts marks an optimizer that can update parts of parameters ([nn.NewPart]), as package ddp/zero requires. It
+// changes each element only by that element's gradient and state, or it is a [Muon].
+func (updatesParts) UpdatesParts() {}
 
 // groups are the parameter groups of an optimizer. G is a pointer to the type of a group.
 type groups[G interface{ rate() *float64 }] struct{ all []G }

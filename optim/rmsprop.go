@@ -66,7 +66,7 @@ type RMSPropGroup struct {
 // the velocity, named "NAME.velocity". Only Committed may be called from several goroutines.
 type RMSProp struct {
 	optimizer
-	elementwise
+	updatesParts
 	groups[*RMSPropGroup]
 }
 

@@ -49,7 +49,7 @@ type SGDGroup struct {
 // SGD is stochastic gradient descent. Only Committed may be called from several goroutines.
 type SGD struct {
 	optimizer
-	elementwise
+	updatesParts
 	groups[*SGDGroup]
 }
 

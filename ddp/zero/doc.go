@@ -37,9 +37,15 @@
 // part, and the optimizer's state for it, is one-dimensional and holds only the elements from lo to
 // hi. The parts are in the order of the buckets: the parameter that was registered last comes
 // first. Every rank has all parts, including empty ones, so that all ranks commit and count the
-// same steps. The optimizer must be elementwise, as most in package optim are. It declares this by
+// same steps. The optimizer must be elementwise, as most in package optim are, or [Divisible]. It declares this by
 // a method ([Local]); without the method the program does not compile. A rule that uses norms over
 // whole parameters would see only parts of them.
+//
+// Muon is divisible, in every stage. Each matrix is orthogonalized by one rank, so that the ranks have about equal work.
+// When it is known that the step is not skipped, that rank gets the parts of the others, and sends them their parts of the
+// result. With P elements in matrices, each rank sends up to 2·P/N numbers in Float32 in a step, and keeps memory for as
+// many. The results are those of an optimizer without shards, bit for bit. If a step fails on one rank while the ranks
+// exchange matrices, the optimizer is inconsistent on all. CopyShards cannot be used.
 //
 // The status (the flags that say whether a rank lacks a gradient) is reduced separately, because
 // every rank needs the whole status. Step enqueues the updates, which do nothing on the device if a

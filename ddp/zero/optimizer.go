@@ -82,6 +82,14 @@ func (o *Optimizer[O]) build() (err error) {
 		}
 	}
 	l.local.SetStepHook((*stepHook[O])(o))
+	if d, ok := any(l.local).(Divisible); ok {
+		if s.copies {
+			return fmt.Errorf("CopyShards is set, but copies of shards lack the whole matrices that %T needs", l.local)
+		}
+		if err := d.DivideParts(s.rank, s.size, s.exchange); err != nil {
+			return err
+		}
+	}
 	if l.state, err = keptOf(l.local, s.parts); err != nil {
 		return err
 	}

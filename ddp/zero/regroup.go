@@ -93,9 +93,11 @@ func (o *Optimizer[O]) regroup(ctx context.Context, to comm.Membership) (hasStat
 	return true, nil
 }
 
-// catchUp makes the updates of step `steps` if this rank has prepared them, and has failed to make them.
+// catchUp makes the updates of step `steps` if this rank has prepared them, and has failed to make them. It cannot if the
+// other ranks must take part.
 func (o *Optimizer[O]) catchUp(steps int) {
-	if p := o.Progress(); o.shards.prepared == nil || !p.Consistent || p.Steps != steps-1 {
+	_, isDivisible := any(o.local).(Divisible)
+	if p := o.Progress(); isDivisible || o.shards.prepared == nil || !p.Consistent || p.Steps != steps-1 {
 		return
 	}
 	o.isCatchingUp = true

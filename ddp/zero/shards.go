@@ -73,6 +73,7 @@ type part struct {
 	*nn.Parameter               // the whole parameter
 	local         *nn.Parameter // the part, with the name and the shape of the whole parameter
 	lo, hi        int
+	at            int // the index of the parameter's first element in the bucket
 	start         int // the index of element lo in the shard
 	bucket        *bucket
 }
@@ -241,12 +242,19 @@ func (s *shards) move(b *bucket) error {
 
 // newPart returns the part of a parameter that begins at element `at` of a bucket. mem is the shard of the given rank.
 func newPart(dev device.Device, whole *nn.Parameter, b *bucket, at int, mem device.Tensor, rank int) *part {
-	n, first := whole.Shape().Len(), rank*mem.Len()
-	lo := min(max(first-at, 0), n)
-	hi := max(min(first+mem.Len()-at, n), lo)
-	start := min(max(at+lo-first, 0), mem.Len()) // of an empty part too it is within the shard
-	v := autograd.FromTensor(dev, mem.Range(start, start+hi-lo))
-	return &part{Parameter: whole, local: nn.NewPart(whole, v), lo: lo, hi: hi, start: start, bucket: b}
+	p := &part{Parameter: whole, at: at, bucket: b}
+	p.lo, p.hi = p.of(rank)
+	p.start = min(max(at+p.lo-rank*mem.Len(), 0), mem.Len()) // of an empty part too it is within the shard
+	p.local = nn.NewPart(whole, autograd.FromTensor(dev, mem.Range(p.start, p.start+p.hi-p.lo)))
+	return p
+}
+
+// of returns which elements of the parameter a rank has.
+func (p *part) of(rank int) (lo, hi int) {
+	n, size := p.Shape().Len(), p.bucket.shard.Len()
+	first := rank * size
+	lo = min(max(first-p.at, 0), n)
+	return lo, max(min(first+size-p.at, n), lo)
 }
 
 // divideMasters copies to each part its elements of the whole parameter's master, and frees the whole masters.

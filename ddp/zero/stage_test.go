@@ -107,6 +107,7 @@ func TestStagesTrainAlike(t *testing.T) {
 		{"AdamW with dropout", adamW, double, device.Float64, deep, 0.1, false},
 		{"groups by name, clipped", grouped, double, device.Float64, deep, 0, true},
 		{"AdamW, 16 bits", adamW, bf, device.Float32, half, 0, false},
+		{"Muon, a block is unused", muon, double, device.Float64, static, 0, true},
 		{"AdamW, 16 bits reduced in 32", adamW, bf, device.Float32, wide, 0, true},
 		{"SGD, a block is unused", sgd, double, device.Float64, static, 0, false},
 	} {
@@ -452,21 +453,23 @@ func (f failing) Start(c *backend.Call) (backend.Task, error) {
 
 // If any collective of a step of stage 3 fails on one rank, the steps of all ranks end with the cause, within two seconds.
 func TestCollectivesOfAStepThatFail(t *testing.T) {
-	collectivesThatFail(t, 1, func(o *comm.Options, f func(pg *comm.ProcessGroup) error) { commtest.OnGoroutines(t, 2, o, f) })
+	for _, make := range []maker{adamW, muon} {
+		collectivesThatFail(t, make, 1, func(o *comm.Options, f func(pg *comm.ProcessGroup) error) { commtest.OnGoroutines(t, 2, o, f) })
+	}
 }
 
 func TestEmulatedCollectivesOfAStepThatFail(t *testing.T) {
 	devices := commtest.FakeGPUs(t, 2)
-	collectivesThatFail(t, 5, func(o *comm.Options, f func(pg *comm.ProcessGroup) error) { commtest.OnDevices(t, devices, o, f) })
+	collectivesThatFail(t, adamW, 5, func(o *comm.Options, f func(pg *comm.ProcessGroup) error) { commtest.OnDevices(t, devices, o, f) })
 }
 
 func TestGPUCollectivesOfAStepThatFail(t *testing.T) {
 	devices := commtest.OpenGPUs(t, 2, 2)
-	collectivesThatFail(t, 3, func(o *comm.Options, f func(pg *comm.ProcessGroup) error) { commtest.OnDevices(t, devices, o, f) })
+	collectivesThatFail(t, adamW, 3, func(o *comm.Options, f func(pg *comm.ProcessGroup) error) { commtest.OnDevices(t, devices, o, f) })
 }
 
 // collectivesThatFail makes every stride-th collective of a step fail on rank 1, each in a new group of two ranks.
-func collectivesThatFail(t *testing.T, stride int64, onRanks func(o *comm.Options, f func(pg *comm.ProcessGroup) error)) {
+func collectivesThatFail(t *testing.T, make maker, stride int64, onRanks func(o *comm.Options, f func(pg *comm.ProcessGroup) error)) {
 	const steps = 2 // before the one with the failure
 	for nth, made := int64(1), false; !made; nth += stride {
 		var after atomic.Int64
@@ -475,7 +478,7 @@ func collectivesThatFail(t *testing.T, stride int64, onRanks func(o *comm.Option
 		armed.Add(2)
 		o := commtest.WrapBackend(quiet(), func(b backend.Backend) backend.Backend { return failing{b, new(bool), &after} })
 		onRanks(o, func(pg *comm.ProcessGroup) error {
-			w := must.New(staged(newChain(double, 0), pg, adamW, deep, 3))
+			w := must.New(staged(newChain(double, 0), pg, make, deep, 3))
 			step := func(step int) error {
 				if err := w.loss(pg, device.Float64, step).Backward(nil); err != nil {
 					return err
@@ -529,7 +532,7 @@ func collectivesThatFail(t *testing.T, stride int64, onRanks func(o *comm.Option
 
 // In stage 3 too, ranks go on in the same processes after a failure.
 func TestRegroupInStage3(t *testing.T) {
-	train := func(fails bool) (parameters [2][]byte) {
+	train := func(make maker, fails bool) (parameters [2][]byte) {
 		o := quiet()
 		backend.Survive(o)
 		groups := must.New(comm.Local(2, o))
@@ -539,7 +542,7 @@ func TestRegroupInStage3(t *testing.T) {
 				defer pg.Close()
 				net := newChain(double, 0)
 				run := func() error {
-					w := must.New(staged(net, pg, adamW, deep, 3))
+					w := must.New(staged(net, pg, make, deep, 3))
 					if _, err := pg.Reconfigure(t.Context(), w.zero.Progress()); err != nil {
 						return err
 					}
@@ -577,7 +580,9 @@ func TestRegroupInStage3(t *testing.T) {
 		wg.Wait()
 		return parameters
 	}
-	if want, got := train(false), train(true); !bytes.Equal(got[0], want[0]) || !bytes.Equal(got[1], want[0]) {
-		t.Error("the parameters differ from those of an undisturbed job")
+	for _, make := range []maker{adamW, muon} {
+		if want, got := train(make, false), train(make, true); !bytes.Equal(got[0], want[0]) || !bytes.Equal(got[1], want[0]) {
+			t.Error("the parameters differ from those of an undisturbed job")
+		}
 	}
 }

@@ -384,6 +384,9 @@ func TestInvalidArguments(t *testing.T) {
 		if _, err := divided(mlp(double), pg, otherParameter, nil); err == nil || !strings.Contains(err.Error(), `optimizer of parameter "w", which was not among newLocal's arguments`) {
 			return fmt.Errorf("with another parameter: %v", err)
 		}
+		if _, _, err := New(mlp(double), pg, muon, &Options{CopyShards: true}); err == nil || !strings.Contains(err.Error(), "CopyShards is set, but copies of shards lack") {
+			return fmt.Errorf("with copies of shards and Muon: %v", err)
+		}
 		invalid := func(params []*nn.Parameter) (Local, error) { return optim.NewSGD(params, &optim.SGDOptions{LR: -1}) }
 		if _, err := divided(mlp(double), pg, invalid, nil); !errors.As(err, new(*optim.OptionError)) {
 			return fmt.Errorf("with a negative learning rate: %v", err)

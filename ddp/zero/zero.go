@@ -23,9 +23,14 @@ type Local interface {
 	optim.ParameterSwapper
 	// SetStepHook sets the hook of the following steps. New calls it once.
 	SetStepHook(h optim.StepHook)
-	// Elementwise marks an update rule that changes each element only by that element's gradient and
-	// state.
-	Elementwise()
+	// UpdatesParts marks an optimizer whose rule changes each element only by that element's gradient and state, or
+	// which implements [Divisible].
+	UpdatesParts()
+}
+
+// Divisible is a [Local] that needs whole matrices, and lets the ranks exchange them: [*optim.Muon]. New calls DivideParts.
+type Divisible interface {
+	DivideParts(rank, size int, exchange func(ms []optim.Matrix, back bool) error) error
 }
 
 // Model is a module whose gradients are reduced to shards: each rank gets the averages of its

@@ -80,6 +80,20 @@ func grouped(params []*nn.Parameter) (Local, error) {
 	return optim.NewAdamW(groups[1].Params, &groups[1].AdamWOptions, groups[0])
 }
 
+// muon orthogonalizes the steps of matrices.
+func muon(params []*nn.Parameter) (Local, error) {
+	var matrices, rest []*nn.Parameter
+	for _, p := range params {
+		if len(p.Shape()) == 2 {
+			matrices = append(matrices, p)
+		} else {
+			rest = append(rest, p)
+		}
+	}
+	return optim.NewMuon(matrices, &optim.MuonOptions{LR: 0.02, WeightDecay: 0.1, MasterWeights: true},
+		optim.AdamWGroup{Params: rest, AdamWOptions: optim.AdamWOptions{LR: 0.01, MasterWeights: true}})
+}
+
 // wrapped is a wrapped model and its optimizer, with shards or without.
 type wrapped struct {
 	model interface {
@@ -233,6 +247,8 @@ func TestTrainsAsWithoutShards(t *testing.T) {
 		{"SGD", sgd, double, device.Float64, small},
 		{"AdamW", adamW, double, device.Float64, small},
 		{"groups by name", grouped, double, device.Float64, small},
+		{"Muon", muon, double, device.Float64, small},
+		{"Muon, 16 bits", muon, bf, device.Float32, small},
 		{"SGD, 16 bits", sgd, bf, device.Float32, small},
 		{"AdamW, 16 bits", adamW, bf, device.Float32, small},
 		{"AdamW, 16 bits and moments of 16 bits", narrowAdamW, bf, device.Float32, small},
