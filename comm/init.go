@@ -10,12 +10,14 @@ import (
 	"slices"
 	"time"
 
+	"github.com/goddp/goddp/comm/internal/vitals"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/capture"
 	"github.com/goddp/goddp/internal/coordinator"
 	"github.com/goddp/goddp/internal/store"
+	"github.com/goddp/goddp/internal/telemetry"
 	"github.com/goddp/goddp/profile"
 )
 
@@ -140,6 +142,7 @@ func (j *joiner) join(ctx context.Context) (_ *ProcessGroup, err error) {
 	if err != nil {
 		return nil, err
 	}
+	kept.addClose(vitals.Watch(telemetry.Inherited(), dev))
 	if err := j.makeRefusal(dev); err != nil {
 		return nil, err
 	}

@@ -116,6 +116,9 @@ func (d *gpuDevice) Type() string { return device.CUDA }
 // Ordinal returns the ordinal that the device was opened with.
 func (d *gpuDevice) Ordinal() int { return d.ordinal }
 
+// BusID returns the GPU's bus id on PCI, such as "0000:3B:00.0".
+func (d *gpuDevice) BusID() string { return d.props.busID }
+
 // Context returns the device's CUcontext, which is the GPU's primary context. It is for packages
 // that call CUDA's libraries themselves. They must make the context current in the same cgo call
 // that uses it.

@@ -8,6 +8,7 @@ import "C"
 
 import (
 	"fmt"
+	"strings"
 	"unsafe"
 
 	"github.com/goddp/goddp/internal/dl"
@@ -103,9 +104,10 @@ func count() (int, error) {
 type properties struct {
 	handle       C.int
 	name         string
-	major, minor int // the compute capability
-	sms          int // the number of multiprocessors
-	driver       int // the newest CUDA version that the driver supports: 13000 means 13.0
+	busID        string // on PCI, in capitals: "0000:3B:00.0"
+	major, minor int    // the compute capability
+	sms          int    // the number of multiprocessors
+	driver       int    // the newest CUDA version that the driver supports: 13000 means 13.0
 }
 
 // oldest is the minimum major compute capability, that of Ampere. Older GPUs lack the conversions
@@ -146,6 +148,10 @@ func (d *driver) properties(ordinal int) (*properties, error) {
 		return nil, err
 	}
 	c.name = C.GoString(&text[0])
+	if err := d.check(name, "cuDeviceGetPCIBusId", C.drv_bus_id(d.fns, &text[0], C.int(len(text)), c.handle)); err != nil {
+		return nil, err
+	}
+	c.busID = strings.ToUpper(C.GoString(&text[0]))
 	if c.major < oldest {
 		return nil, fmt.Errorf("%s is a %s of compute capability %d.%d, want %d.0 or newer", name, c.name, c.major, c.minor, oldest)
 	}

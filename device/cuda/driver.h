@@ -29,6 +29,7 @@ typedef struct {
 	X(cuDeviceGetCount, "cuDeviceGetCount", (int *)) \
 	X(cuDeviceGet, "cuDeviceGet", (int *, int)) \
 	X(cuDeviceGetName, "cuDeviceGetName", (char *, int, int)) \
+	X(cuDeviceGetPCIBusId, "cuDeviceGetPCIBusId", (char *, int, int)) \
 	X(cuDeviceGetAttribute, "cuDeviceGetAttribute", (int *, int, int)) \
 	X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", (uintptr_t *, int)) \
 	X(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", (int)) \
@@ -90,6 +91,7 @@ static inline int drv_init(driver *d) { return d->cuInit(0); }
 static inline int drv_version(driver *d, int *v) { return d->cuDriverGetVersion(v); }
 static inline int drv_device_count(driver *d, int *n) { return d->cuDeviceGetCount(n); }
 static inline int drv_device(driver *d, int *dev, int ordinal) { return d->cuDeviceGet(dev, ordinal); }
+static inline int drv_bus_id(driver *d, char *id, int size, int dev) { return d->cuDeviceGetPCIBusId(id, size, dev); }
 static inline int drv_device_name(driver *d, char *name, int size, int dev) { return d->cuDeviceGetName(name, size, dev); }
 static inline int drv_attribute(driver *d, int *v, int which, int dev) { return d->cuDeviceGetAttribute(v, which, dev); }
 static inline int drv_retain(driver *d, uintptr_t *ctx, int dev) { return d->cuDevicePrimaryCtxRetain(ctx, dev); }

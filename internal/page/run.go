@@ -101,12 +101,13 @@ type Run struct {
 
 // rank is what a run holds of one rank.
 type rank struct {
-	step    int64
-	at      time.Time // when the last report came
-	dropped uint64
-	pace    pace
-	lines   []Line // a ring
-	next    int    // the index of its oldest line
+	step      int64
+	at        time.Time // when the last report came
+	dropped   uint64
+	pace      pace
+	condition condition
+	lines     []Line // a ring
+	next      int    // the index of its oldest line
 }
 
 // NewRun returns an empty run.
@@ -143,14 +144,27 @@ func (r *Run) Report(number int, datagram []byte) error {
 		if k == nil {
 			return
 		}
-		k.at = r.now()
 		k.dropped, err = telemetry.Decode(datagram, func(rec *telemetry.Record) { r.record(number, k, rec) })
 	})
 	return err
 }
 
 func (r *Run) record(number int, k *rank, rec *telemetry.Record) {
-	if rec.Kind == telemetry.Values {
+	if rec.Kind != telemetry.State { // a state comes also from a rank that hangs
+		k.at = r.now()
+	}
+	switch rec.Kind {
+	case telemetry.State:
+		k.condition = condition{r.now(), map[string]float64{}}
+		for _, v := range rec.Values {
+			k.condition.numbers[v.Name] = v.Number
+			last := key{telemetry.Values, v.Name, number}
+			if isNews := v.Number != 0 || r.series[last] != nil; isNews && !isConstant[v.Name] && r.admit(r.names, maxNames, v.Name) {
+				r.add(last, k.step, v.Number)
+			}
+		}
+		return
+	case telemetry.Values:
 		for _, v := range rec.Values {
 			if v.Name == telemetry.CheckpointSeconds {
 				r.checkpoint = &Saved{rec.Step, time.Unix(0, rec.Time), value(v.Number)}
@@ -219,7 +233,7 @@ func (r *Run) Round(worldSize, restarts int) {
 		r.worldSize, r.restarts = worldSize, restarts
 		maps.DeleteFunc(r.workers, func(n int, w Worker) bool { return n >= worldSize || w.State != Running })
 		for _, k := range r.ranks {
-			k.pace = pace{}
+			k.pace, k.condition = pace{}, condition{}
 		}
 	})
 }

@@ -22,7 +22,7 @@ import (
 //
 // and read the diff; keep it only if you understand and want it.
 //
-// "values" and "times" add records of a rank, one for each line: the step, and names with their numbers. "steps" adds a record with
+// "values", "times" and "state-of" add records of a rank, one for each line: the step, and names with their numbers. "steps" adds a record with
 // the same number for each step. "curves" prints the points, of each rank or together, and "state" what the page shows beside them.
 func TestRun(t *testing.T) {
 	datadriven.Walk(t, "testdata/run", func(t *testing.T, path string) {
@@ -44,8 +44,8 @@ func TestRun(t *testing.T) {
 				r = NewRun(Info{})
 				r.now = func() time.Time { return now }
 				argument(t, d, "points", &r.points)
-			case "values", "times":
-				kind := map[string]telemetry.Kind{"values": telemetry.Values, "times": telemetry.Times}[d.Cmd]
+			case "values", "times", "state-of":
+				kind := map[string]telemetry.Kind{"values": telemetry.Values, "times": telemetry.Times, "state-of": telemetry.State}[d.Cmd]
 				for line := range strings.Lines(d.Input) {
 					fields := strings.Fields(line)
 					rec := &telemetry.Record{Kind: kind, Step: whole(fields[0], -1), Steps: steps}
@@ -144,6 +144,9 @@ func describeState(r *Run, isShort bool) string {
 		fmt.Fprintf(&b, "rank %d: step %d", rank.Rank, rank.Step)
 		for _, part := range slices.Sorted(maps.Keys(rank.Parts)) {
 			fmt.Fprintf(&b, " %s %s", part, seconds(float64(rank.Parts[part])))
+		}
+		if g := rank.GPU; g != nil {
+			fmt.Fprintf(&b, ", GPU %g MHz %g °C %g W", float64(g.Clock), float64(g.Temperature), float64(g.Power))
 		}
 		b.WriteByte('\n')
 	}

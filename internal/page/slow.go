@@ -58,8 +58,9 @@ func (p *pace) mean() map[string]float64 {
 type Slow struct {
 	Rank    int    `json:"rank"`
 	Part    string `json:"part"`
-	Seconds value  `json:"seconds"` // how much more than the median of all ranks this part takes, in a step
-	Share   value  `json:"share"`   // the part of the step's time that this is
+	Seconds value  `json:"seconds"`         // how much more than the median of all ranks this part takes, in a step
+	Share   value  `json:"share"`           // the part of the step's time that this is
+	Cause   string `json:"cause,omitempty"` // why, if the state of the rank or its GPU explains it
 	Text    string `json:"text"`
 }
 

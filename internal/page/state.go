@@ -51,6 +51,14 @@ type RankState struct {
 	Step   int64            `json:"step"`
 	Silent float64          `json:"silent"` // seconds since the last report; -1 before the first
 	Parts  map[string]value `json:"parts,omitempty"`
+	GPU    *GPUState        `json:"gpu,omitempty"`
+}
+
+// GPUState is what the page shows of a rank's GPU.
+type GPUState struct {
+	Clock       value `json:"clock"`       // MHz
+	Temperature value `json:"temperature"` // °C
+	Power       value `json:"power"`       // W
 }
 
 // State returns the state.
@@ -66,7 +74,7 @@ func (r *Run) State() *State {
 	if !r.ended.IsZero() {
 		s.Ended = &r.ended
 	}
-	paces := map[int]map[string]float64{}
+	paces, conditions := map[int]map[string]float64{}, conditions{}
 	for _, n := range r.currentRanks() {
 		w, isWorker := r.workers[n]
 		k := r.ranks[n]
@@ -81,6 +89,12 @@ func (r *Run) State() *State {
 			p := k.pace.mean()
 			if !isWorker || w.State == Running {
 				paces[n] = p
+				if c := k.condition; now.Sub(c.at) <= freshTime {
+					conditions[n] = c.numbers
+					if clock, isGPU := c.numbers[telemetry.GPUClock]; isGPU {
+						state.GPU = &GPUState{value(clock), value(c.numbers[telemetry.GPUTemperature]), value(c.numbers[telemetry.GPUPower])}
+					}
+				}
 			}
 			state.Parts = map[string]value{}
 			for _, name := range s.Parts {
@@ -94,7 +108,7 @@ func (r *Run) State() *State {
 		s.Ranks = append(s.Ranks, state)
 	}
 	if r.status == Running {
-		s.Slow = slowest(paces)
+		s.Slow = slowest(paces).explain(conditions)
 	}
 	for _, name := range s.Names {
 		for _, n := range r.sortedRanks() {

@@ -10,8 +10,8 @@
 //
 // A datagram is the version (1 byte, 1), the number of records that were dropped so far (uvarint), and records:
 //
-//	kind     1 byte: 'v' values, 't' times
-//	step     uvarint, the number of completed steps
+//	kind     1 byte: 'v' values, 't' times, 's' state
+//	step     uvarint, the number of completed steps; of a state 0
 //	time     8 bytes, little endian: nanoseconds since 1970
 //	steps    uvarint: of times, over how many steps they are summed; else 0
 //	values   uvarint, the number of values, and for each

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -16,6 +17,8 @@ const (
 	Values Kind = 'v'
 	// Times are the seconds that the parts of steps took.
 	Times Kind = 't'
+	// State are numbers that say how the process and its GPU are at the moment. They have no step.
+	State Kind = 's'
 )
 
 // The parts of a step that goddp itself measures. Programs may add others.
@@ -35,6 +38,23 @@ const (
 // CheckpointSeconds is the name of the value that says that the checkpoint of its step is complete and durable, so long after
 // its save began.
 const CheckpointSeconds = "checkpoint_seconds"
+
+// The numbers of a State. Those of a GPU are of the whole GPU.
+const (
+	GPUClock               = "gpu_clock_mhz"             // of the multiprocessors
+	GPUMaxClock            = "gpu_max_clock_mhz"         // the highest that it can have
+	GPUTemperature         = "gpu_temperature_celsius"   //
+	GPUPower               = "gpu_power_watts"           //
+	GPUPowerLimit          = "gpu_power_limit_watts"     //
+	GPUSlowedByTemperature = "gpu_slowed_by_temperature" // 1: the clock is low for this reason; else 0
+	GPUSlowedByPowerBrake  = "gpu_slowed_by_power_brake" // as above: the power supply asks for it
+	GPUSlowedByHardware    = "gpu_slowed_by_hardware"    // as above: one of the two before, or another signal
+	GPUSlowedByPowerLimit  = "gpu_slowed_by_power_limit" // as above
+	GPUECCErrors           = "gpu_ecc_errors"            // uncorrected memory errors since the driver was loaded
+	GPUNVLinks             = "gpu_nvlinks"               // active ones
+	CPUWaitingThreads      = "cpu_waiting_threads"       // mean number of the process's threads that could run, but have no CPU core
+	TCPResent              = "tcp_resent_ratio"          // part of the host's TCP segments that were sent again
+)
 
 // A Value is a named number.
 type Value struct {
@@ -116,7 +136,7 @@ func Decode(datagram []byte, take func(*Record)) (dropped uint64, err error) {
 			}
 			r.Values = append(r.Values, v)
 		}
-		if !d.isBad && (r.Kind == Values || r.Kind == Times) { // a later version may have other kinds
+		if !d.isBad && (slices.Contains([]Kind{Values, Times, State}, r.Kind)) { // a later version may have other kinds
 			take(&r)
 		}
 	}

@@ -102,6 +102,18 @@ func (r *Reporter) Report(step int, values ...Value) {
 	}
 }
 
+// State reports how the process is, at once.
+func (r *Reporter) State(values ...Value) {
+	if r == nil || len(values) == 0 {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.now()
+	r.put(&Record{Kind: State, Time: now.UnixNano(), Values: values[:min(len(values), maxValues)]}, now)
+	r.flush(now)
+}
+
 // Step reports how many seconds the parts of a step took.
 func (r *Reporter) Step(step int, parts []Value) {
 	if r == nil {

@@ -177,8 +177,10 @@ function showRanks(s) {
   let most = 0;
   const times = s.ranks.map((r) => s.parts.reduce((sum, p) => sum + ((r.parts || {})[p] || 0), 0));
   for (const t of times) most = Math.max(most, t);
+  const hasGPUs = s.ranks.some((r) => r.gpu);
+  $("gpus").hidden = !hasGPUs;
   update($("ranks").tBodies[0], s.ranks,
-    () => make("tr", {}, make("th", {scope: "row"}), make("td"), make("td", {className: "n"}), make("td", {}, make("div", {className: "stack"})), make("td", {className: "n"}), make("td", {className: "n"}), make("td"), make("td")),
+    () => make("tr", {}, make("th", {scope: "row"}), make("td"), make("td", {className: "n"}), make("td", {}, make("div", {className: "stack"})), make("td", {className: "n"}), make("td", {className: "n"}), make("td", {className: "n"}), make("td"), make("td")),
     (row, r, i) => {
       const isSlow = s.slow && s.slow.rank === r.rank, isCulprit = (s.culprits || []).includes(r.rank);
       row.className = isCulprit ? "culprit" : isSlow ? "slow" : "";
@@ -188,8 +190,10 @@ function showRanks(s) {
       setText(c[2], times[i] ? seconds(times[i]) : "–");
       setText(c[4], r.step.toLocaleString("en"));
       setText(c[5], s.status !== "running" || r.silent < 0 ? "–" : r.silent < 2 ? "now" : duration(r.silent) + " ago");
-      setText(c[6], r.host ? `${r.node} ${r.host}` : "–");
-      setText(c[7], r.pid ? String(r.pid) : "–");
+      c[6].hidden = !hasGPUs;
+      setText(c[6], r.gpu ? `${short(r.gpu.clock)} MHz, ${short(r.gpu.temperature, 3)} °C, ${short(r.gpu.power, 3)} W` : "–");
+      setText(c[7], r.host ? `${r.node} ${r.host}` : "–");
+      setText(c[8], r.pid ? String(r.pid) : "–");
       const parts = s.parts.filter((p) => (r.parts || {})[p]);
       const bar = c[3].firstChild;
       update(bar, parts, () => make("i"), (e, p) => {
@@ -248,7 +252,7 @@ const timeOfStep = "time of a step"; // a curve that the page itself adds
 const order = ["loss", "validation_loss", "eval_loss", "accuracy", "lr", "grad_norm", "samples_per_second", "tokens_per_second", "mfu", timeOfStep];
 function allNames() {
   const names = [...new Set(states.flatMap((s) => s.parts.length ? [...s.names, timeOfStep] : s.names))];
-  const place = (n) => { const i = order.indexOf(n); return i >= 0 ? i : isBytes(n) || n === "goroutines" ? order.length + 1 : order.length; };
+  const place = (n) => { const i = order.indexOf(n); return i >= 0 ? i : isBytes(n) || n === "goroutines" ? order.length + 1 : /^(gpu|cpu|tcp)_/.test(n) ? order.length + 2 : order.length; };
   return names.sort((a, b) => place(a) - place(b) || (a < b ? -1 : a > b ? 1 : 0));
 }
 

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/cmd/goddp/internal/nccllog"
-	"github.com/goddp/goddp/cmd/goddp/internal/nvml"
+	"github.com/goddp/goddp/internal/nvml"
 )
 
 // Facts are one rank's observations. Facts about a host come from its first rank.

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/goddp/goddp/cmd/goddp/internal/nvml"
 	"github.com/goddp/goddp/internal/jobenv"
+	"github.com/goddp/goddp/internal/nvml"
 )
 
 func checkGPUs(ranks []Facts) (good string, findings []Finding) {
@@ -30,8 +30,8 @@ func checkGPUs(ranks []Facts) (good string, findings []Finding) {
 				continue // another job may have it
 			}
 			where := fmt.Sprintf("%s, GPU %d (%s, %s): ", f.Host, i, g.Name, g.BusID)
-			if len(g.Slowdowns) > 0 {
-				findings = append(findings, Finding{Slow, where + fmt.Sprintf("its clock is %d MHz of %d because of: %s", g.Clock, g.MaxClock, strings.Join(g.Slowdowns, ", ")),
+			if g.Slowdowns.Faults() != 0 {
+				findings = append(findings, Finding{Slow, where + fmt.Sprintf("its clock is %d MHz of %d because of: %s", g.Clock, g.MaxClock, g.Slowdowns),
 					"look at its cooling and its power supply (nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER)"})
 			}
 			if g.ECCErrors > 0 {

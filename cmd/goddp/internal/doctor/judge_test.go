@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/cmd/goddp/internal/nccllog"
-	"github.com/goddp/goddp/cmd/goddp/internal/nvml"
+	"github.com/goddp/goddp/internal/nvml"
 )
 
 // goodRanks returns the facts of a good job: hosts with two ranks each, on GPUs with NVLink.
@@ -27,8 +27,8 @@ func goodRanks(hosts int) (ranks []Facts) {
 		if r%2 == 0 {
 			f.Interfaces = []Interface{{Name: "lo", IsUp: true, IsLoopback: true, MTU: 65536, Addresses: []string{"127.0.0.1/8"}},
 				{Name: "eth0", IsUp: true, MTU: 9000, Addresses: []string{"10.0.0.1/24"}}, {Name: "docker0", IsUp: true, MTU: 1500 - r, Addresses: []string{"172.17.0.1/16"}}}
-			f.NVML = &nvml.Host{Driver: "580.95.05", GPUs: []nvml.GPU{{Name: "H200", BusID: "0000:01:00.0", NVLinks: 18}, {Name: "H200", BusID: "0000:02:00.0", NVLinks: 18},
-				{Name: "H200", BusID: "0000:03:00.0", NVLinks: 18, Processes: 1}}} // the last one is another job's
+			f.NVML = &nvml.Host{Driver: "580.95.05", GPUs: []nvml.GPU{{Name: "H200", BusID: "0000:01:00.0", State: nvml.State{NVLinks: 18}}, {Name: "H200", BusID: "0000:02:00.0", State: nvml.State{NVLinks: 18}},
+				{Name: "H200", BusID: "0000:03:00.0", State: nvml.State{NVLinks: 18}, Processes: 1}}} // the last one is another job's
 		}
 		ranks = append(ranks, f)
 	}
@@ -102,7 +102,7 @@ func TestFindings(t *testing.T) {
 		"versions":        {change(func(r []Facts) { r[3].Libraries[1].Version = "2.27.7" }), "libraries", Broken, []string{"2.27.7 on rank 3, 2.28.3 on rank 0"}},
 		"shared GPU":      {change(func(r []Facts) { r[3].GPU = r[2].GPU }), "gpu-sharing", Broken, []string{"ranks 2 and 3 on nodeb use the same GPU, 0000:01:00.0"}},
 		"slow GPU":        {change(func(r []Facts) { r[5].TFLOPS = 350 }), "gpu-speed", Slow, []string{"rank 5 (nodec, GPU 0000:02:00.0) runs at 350 TFLOPS, and on rank 0 (nodea) at 700"}},
-		"hot GPU":         {change(func(r []Facts) { r[2].NVML.GPUs[1].Slowdowns = []string{"power brake"} }), "gpus", Slow, []string{"nodeb, GPU 1 (H200, 0000:02:00.0): its clock"}},
+		"hot GPU":         {change(func(r []Facts) { r[2].NVML.GPUs[1].Slowdowns = nvml.PowerBrake }), "gpus", Slow, []string{"nodeb, GPU 1 (H200, 0000:02:00.0): its clock"}},
 		"two agents on one host": {change(func(r []Facts) {
 			for i := range r {
 				r[i].HostID = "b" + r[i].Host
@@ -124,7 +124,7 @@ func TestFindings(t *testing.T) {
 		"lost NVLinks":       {change(func(r []Facts) { r[0].NVML.GPUs[0].NVLinks = 16 }), "gpus", Slow, []string{"16 NVLinks are active, but 18 on another"}},
 		"NVLinks of one GPU": {change(func(r []Facts) { r[0].NVML.GPUs[0].NVLinks = 0 }), "gpus", Slow, []string{"0 NVLinks are active, but 18 on another"}},
 		"an NVLink bridge": {change(func(r []Facts) {
-			r[0].NVML.GPUs = []nvml.GPU{{Name: "A6000", NVLinks: 4, BusID: "0000:01:00.0"}, {Name: "A6000", NVLinks: 4}, {Name: "A6000", BusID: "0000:02:00.0", BlockedPeers: []string{"0000:01:00.0"}}}
+			r[0].NVML.GPUs = []nvml.GPU{{Name: "A6000", State: nvml.State{NVLinks: 4}, BusID: "0000:01:00.0"}, {Name: "A6000", State: nvml.State{NVLinks: 4}}, {Name: "A6000", BusID: "0000:02:00.0", BlockedPeers: []string{"0000:01:00.0"}}}
 		}), "", Good, nil},
 		"old NCCL": {change(func(r []Facts) {
 			for i := range r { // both ranks of a host have the same library

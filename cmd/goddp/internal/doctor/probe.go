@@ -14,9 +14,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/goddp/goddp/cmd/goddp/internal/nvml"
 	"github.com/goddp/goddp/internal/dl"
 	"github.com/goddp/goddp/internal/jobenv"
+	"github.com/goddp/goddp/internal/nvml"
 	"github.com/goddp/goddp/internal/wire"
 )
 
@@ -149,7 +149,7 @@ func (f *Facts) ReadClocks() {
 	}
 	for i, g := range now.GPUs {
 		f.NVML.GPUs[i].Clock = g.Clock
-		if len(g.Slowdowns) > 0 {
+		if g.Slowdowns.Faults() != 0 {
 			f.NVML.GPUs[i].Slowdowns = g.Slowdowns
 		}
 	}
