@@ -13,10 +13,14 @@ import (
 )
 
 // metrics writes the latest numbers for Prometheus, in the text format of OpenMetrics 1.0
-// (https://prometheus.io/docs/specs/om/open_metrics_spec/). The official client library would make golaunch larger by half.
-func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) {
+// (https://prometheus.io/docs/specs/om/open_metrics_spec/) if the client accepts it, else in the one before, which other tools read
+// (https://prometheus.io/docs/instrumenting/exposition_formats/). The official client library would make golaunch larger by half.
+func (s *Server) metrics(w http.ResponseWriter, r *http.Request) {
+	o := &openMetrics{w: w, isPlain: !strings.Contains(r.Header.Get("Accept"), "application/openmetrics-text")}
 	w.Header().Set("Content-Type", "application/openmetrics-text; version=1.0.0; charset=utf-8")
-	o := &openMetrics{w: w}
+	if o.isPlain {
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+	}
 	for _, r := range s.runs {
 		r.metrics(o)
 	}
@@ -80,10 +84,11 @@ type label struct{ name, value string }
 
 // openMetrics collects samples, because all samples of a metric must be together.
 type openMetrics struct {
-	w     io.Writer
-	order []string
-	heads map[string]string
-	lines map[string][]string
+	w       io.Writer
+	isPlain bool // in the format before OpenMetrics
+	order   []string
+	heads   map[string]string
+	lines   map[string][]string
 }
 
 // add adds a sample.
@@ -91,19 +96,23 @@ func (o *openMetrics) add(name, kind, unit, help string, value float64, labels .
 	if o.heads == nil {
 		o.heads, o.lines = map[string]string{}, map[string][]string{}
 	}
-	if _, isKnown := o.heads[name]; !isKnown {
-		o.order = append(o.order, name)
-		head := fmt.Sprintf("# TYPE %s %s\n", name, kind)
-		if unit != "" {
-			head += fmt.Sprintf("# UNIT %s %s\n", name, unit)
+	family := name
+	if kind == "counter" {
+		name += "_total"
+		if o.isPlain {
+			family = name
 		}
-		o.heads[name] = head + fmt.Sprintf("# HELP %s %s\n", name, help)
+	}
+	if _, isKnown := o.heads[family]; !isKnown {
+		o.order = append(o.order, family)
+		head := fmt.Sprintf("# TYPE %s %s\n", family, kind)
+		if unit != "" && !o.isPlain {
+			head += fmt.Sprintf("# UNIT %s %s\n", family, unit)
+		}
+		o.heads[family] = head + fmt.Sprintf("# HELP %s %s\n", family, help)
 	}
 	var b strings.Builder
 	b.WriteString(name)
-	if kind == "counter" {
-		b.WriteString("_total")
-	}
 	for i, l := range labels {
 		b.WriteByte("{,"[min(i, 1)])
 		fmt.Fprintf(&b, `%s="%s"`, l.name, escape.Replace(strings.ToValidUTF8(l.value, "\uFFFD")))
@@ -111,7 +120,7 @@ func (o *openMetrics) add(name, kind, unit, help string, value float64, labels .
 	if len(labels) > 0 {
 		b.WriteByte('}')
 	}
-	o.lines[name] = append(o.lines[name], b.String()+" "+formatNumber(value)+"\n")
+	o.lines[family] = append(o.lines[family], b.String()+" "+formatNumber(value)+"\n")
 }
 
 // escape escapes the value of a label.
@@ -125,5 +134,7 @@ func (o *openMetrics) end() {
 	for _, name := range o.order {
 		_, _ = io.WriteString(o.w, o.heads[name]+strings.Join(o.lines[name], ""))
 	}
-	_, _ = io.WriteString(o.w, "# EOF\n")
+	if !o.isPlain {
+		_, _ = io.WriteString(o.w, "# EOF\n")
+	}
 }

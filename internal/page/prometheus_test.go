@@ -15,10 +15,8 @@ import (
 	"github.com/goddp/goddp/internal/testkit"
 )
 
-// Prometheus scrapes the metrics, with the token, also those whose names are hostile.
-func TestPrometheusScrapes(t *testing.T) {
-	testkit.Long(t)
-	testkit.Need(t, testkit.Command("prometheus"))
+// hostileRun returns a run of a rank with hostile names, and how many they are.
+func hostileRun() (*Run, int) {
 	r := NewRun(Info{ID: "a\"b\\c\nd", Started: time.Now()})
 	r.Round(1, 0)
 	r.Worker(Worker{State: Running})
@@ -27,7 +25,28 @@ func TestPrometheusScrapes(t *testing.T) {
 		add(r, 0, &telemetry.Record{Kind: telemetry.Values, Step: 7, Values: []telemetry.Value{{Name: name, Number: float64(i)}}})
 		add(r, 0, &telemetry.Record{Kind: telemetry.Times, Step: 7, Values: []telemetry.Value{{Name: name, Number: float64(i)}}})
 	}
-	r.ranks[0].at = time.Now()
+	return r, len(names)
+}
+
+// promtool finds nothing to complain about.
+func TestPromtoolChecksMetrics(t *testing.T) {
+	testkit.Long(t)
+	testkit.Need(t, testkit.Command("promtool"))
+	r, _ := hostileRun()
+	_, at := serve(t, r)
+	_, body := fetch(t, at("/metrics"), nil)
+	cmd := exec.Command("promtool", "check", "metrics")
+	cmd.Stdin = strings.NewReader(body)
+	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("%v: %s\n%s", err, out, body)
+	}
+}
+
+// Prometheus scrapes the metrics, with the token, also those whose names are hostile.
+func TestPrometheusScrapes(t *testing.T) {
+	testkit.Long(t)
+	testkit.Need(t, testkit.Command("prometheus"))
+	r, names := hostileRun()
 	s, _ := serve(t, r)
 	u, err := url.Parse(s.URL())
 	if err != nil {
@@ -45,7 +64,7 @@ func TestPrometheusScrapes(t *testing.T) {
 	want := regexp.MustCompile(`"name":"loss","rank":"0","run":"a\\"b\\\\c\\nd"},"value":\[[\d.]+,"0"\]`)
 	for deadline := time.Now().Add(testkit.Soon); ; time.Sleep(100 * time.Millisecond) {
 		_, body := fetch(t, "http://"+at+"/api/v1/query?query="+url.QueryEscape("{__name__=~'goddp_.*'}"), nil)
-		if want.MatchString(body) && strings.Count(body, `"__name__":"goddp_value"`) == len(names) && strings.Count(body, `"__name__":"goddp_step_part_seconds"`) == len(names) {
+		if want.MatchString(body) && strings.Count(body, `"__name__":"goddp_value"`) == names && strings.Count(body, `"__name__":"goddp_step_part_seconds"`) == names {
 			break
 		}
 		if time.Now().After(deadline) {

@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -236,9 +237,10 @@ func TestLastEventAfterSilence(t *testing.T) {
 	<-ended
 }
 
-// Connections that say nothing cost a bounded number of descriptors, and keep no reader out for long.
+// Connections that say nothing cost a bounded number of descriptors and goroutines, and keep no reader out for long.
 func TestIdleConnections(t *testing.T) {
 	s, at := serve(t, NewRun(Info{}))
+	before := runtime.NumGoroutine()
 	u, _ := url.Parse(s.URL())
 	var idle []net.Conn
 	defer func() {
@@ -246,19 +248,23 @@ func TestIdleConnections(t *testing.T) {
 			c.Close()
 		}
 	}()
-	for range 300 {
+	for range 1000 {
 		c, err := net.Dial("tcp", u.Host)
 		if err != nil {
 			t.Fatal(err)
 		}
 		idle = append(idle, c)
 	}
-	idle[299].SetReadDeadline(time.Now().Add(time.Minute))
-	if _, err := idle[299].Read(make([]byte, 1)); err == nil {
+	last := idle[len(idle)-1]
+	last.SetReadDeadline(time.Now().Add(time.Minute))
+	if _, err := last.Read(make([]byte, 1)); err == nil {
 		t.Error("the last connection was answered")
 	}
 	if n := len(s.ln.(*listener).slots); n > MaxConns {
 		t.Errorf("%d connections, want at most %d", n, MaxConns)
+	}
+	if n := runtime.NumGoroutine() - before; n > MaxConns {
+		t.Errorf("%d goroutines more, want at most %d", n, MaxConns)
 	}
 	for _, c := range idle[:100] {
 		c.Close()
@@ -290,7 +296,9 @@ func TestMetrics(t *testing.T) {
 	add(r, 0, &telemetry.Record{Kind: telemetry.Times, Step: 7, Steps: 2, Values: []telemetry.Value{{Name: "data", Number: 1}}})
 	r.ranks[0].at = time.Unix(99, 0)
 	_, at := serve(t, r)
-	_, body := fetch(t, at("/metrics"), nil)
+	_, body := fetch(t, at("/metrics"), func(r *http.Request) {
+		r.Header.Set("Accept", "application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
+	})
 	run := `run="a\"b\\c\nd"`
 	want := fmt.Sprintf(`# TYPE goddp_up gauge
 # HELP goddp_up Whether the job runs.
@@ -330,6 +338,12 @@ goddp_value{%[1]s,rank="0",name="loss"} 0.5
 `, run)
 	if body != want {
 		t.Errorf("got\n%swant\n%s", body, want)
+	}
+	_, body = fetch(t, at("/metrics"), nil)
+	want = strings.NewReplacer("TYPE goddp_restarts ", "TYPE goddp_restarts_total ", "HELP goddp_restarts ", "HELP goddp_restarts_total ", "TYPE goddp_reports_dropped ",
+		"TYPE goddp_reports_dropped_total ", "HELP goddp_reports_dropped ", "HELP goddp_reports_dropped_total ", "# EOF\n", "").Replace(want)
+	if want = regexp.MustCompile(`(?m)^# UNIT .*\n`).ReplaceAllString(want, ""); body != want {
+		t.Errorf("as plain text: got\n%swant\n%s", body, want)
 	}
 }
 

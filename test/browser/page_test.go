@@ -235,6 +235,28 @@ func TestElasticRunIsOneCurve(t *testing.T) {
 	await(t, ctx, loaded, `document.getElementById("events").textContent.includes("started in place of worker 1")`)
 }
 
+// A job that goes on without a killed worker stays one curve, and shows the workers that are left.
+func TestShrunkRunIsOneCurve(t *testing.T) {
+	testkit.Long(t)
+	testkit.Need(t, testkit.Command("chromium"))
+	_, url := start(t, []string{"--on-failure", "shrink"}, "-global-batch", "16")
+	ctx := browser(t, url)
+	await(t, ctx, loaded, `states[0]?.ranks?.[1]?.step > 20 && document.getElementById("facts").textContent.includes("workers4 of 4")`)
+	var pid int
+	if err := chromedp.Run(ctx, chromedp.Evaluate(`(globalThis.survivors = states[0].ranks.filter((r) => r.rank !== 1).map((r) => r.pid), states[0].ranks[1].pid)`, &pid)); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	await(t, ctx, loaded, `states[0].world_size === 3 && document.getElementById("facts").textContent.includes("workers3 of 3")`)
+	await(t, ctx, loaded, `document.querySelectorAll("#ranks tbody tr").length === 3 && states[0].ranks.every((r) => r.state === "running" && survivors.includes(r.pid))`)
+	await(t, ctx, loaded, `(globalThis.mark ??= states[0].step) + 30 < states[0].step && states[0].ranks.every((r) => r.step > mark)`)
+	await(t, ctx, loaded, `charts.get("loss").data[0].at(-1) > mark && charts.get("loss").data[0].every((x, i, all) => i === 0 || x > all[i - 1])`)
+	await(t, ctx, loaded, `document.getElementById("events").textContent.includes("worker 1")`)
+	shoot(t, ctx, "shrunk-1600", 1600, false)
+}
+
 // The page of the node that hosts the rendezvous shows the workers of all nodes.
 func TestSeveralNodes(t *testing.T) {
 	testkit.Long(t)

@@ -29,6 +29,7 @@ var (
 	slowFrom    = flag.String("slow-file", "", "the slow rank is slow while this file exists; by default always")
 	fails       = flag.String("fail-file", "", "rank 1 removes this file when it exists, and panics")
 	hostile     = flag.Bool("hostile", false, "evaluate to hostile names and values")
+	globalBatch = flag.Int("global-batch", 0, "the GlobalBatch of the loader")
 	checkpoints = flag.String("checkpoints", "", "folder for checkpoints")
 	log         = flag.String("log", "", "the Log of train.Run")
 )
@@ -77,7 +78,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	loader, err := data.NewLoader(points(pg.Rank()), pg, &data.LoaderOptions{Batch: 4, Workers: 1, Ahead: 1, Shuffle: true})
+	loader, err := data.NewLoader(points(pg.Rank()), pg, &data.LoaderOptions{Batch: 4, GlobalBatch: *globalBatch, Workers: 1, Ahead: 1, Shuffle: true})
 	if err != nil {
 		return err
 	}
