@@ -130,6 +130,9 @@ func (s *shards) useInSlot(b *bucket, op uint64, isTaped bool) error {
 		}
 	}
 	b.slot.op = op
+	if n := len(f.recorded); n > 0 && isTaped {
+		f.recorded[n-1].last = op
+	}
 	return nil
 }
 

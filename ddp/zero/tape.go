@@ -8,6 +8,7 @@ type tape []moment
 type moment struct {
 	bucket  int
 	op      uint64 // the number of the operation
+	last    uint64 // the number of the last operation that used the bucket before the next moment
 	gathers []int  // the buckets whose gathers start before the moment's operation is enqueued, in order
 }
 
@@ -26,7 +27,7 @@ func (t tape) plan(slotOf func(bucket int) int) {
 			at := max(issued, i-lookahead)
 			free := func(at int) bool {
 				isFirst := at == 0 || t[at].op != t[at-1].op // of its operation
-				return isFirst && (!isHeld || at > last[slot] && t[at].op != t[last[slot]].op)
+				return isFirst && (!isHeld || at > last[slot] && t[at].op != t[last[slot]].last)
 			}
 			for at < i && !free(at) {
 				at++
