@@ -60,19 +60,17 @@ func Load(dir string, dev device.Device, opts *LoadOptions) (*Folder, error) {
 	if err != nil {
 		return nil, fmt.Errorf("hf: %w", err)
 	}
-	if err = nn.Place(f.Model, dev, 0); err == nil && o.Masters {
-		err = nn.Cast(f.Model, cmp.Or(o.DType, device.Float32), &nn.CastOptions{Masters: true})
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
+	if err = errors.Join(nn.Place(f.Model, dev, 0), f.Close()); err != nil {
 		return nil, fmt.Errorf("hf: %s: %w", f.path, err)
 	}
 	return f, nil
 }
 
 // Open opens a folder and does not place its model. The files stay open until Close, and a parameter's weights are read
-// when it is placed, or by [nn.Parameter.Initial].
-func Open(dir string) (*Folder, error) {
-	f, err := open(dir, LoadOptions{})
+// when it is placed, or by [nn.Parameter.Initial]. ddp.New and zero.New place the model; in stage 3 of package ddp/zero no
+// rank then ever holds all of it. opts may be nil.
+func Open(dir string, opts *LoadOptions) (*Folder, error) {
+	f, err := open(dir, *cmp.Or(opts, &LoadOptions{}))
 	if err != nil {
 		return nil, fmt.Errorf("hf: %w", err)
 	}
@@ -88,11 +86,7 @@ func open(dir string, o LoadOptions) (*Folder, error) {
 		return nil, err
 	}
 	f := &Folder{Model: m, Dir: dir, config: text}
-	dt := cmp.Or(o.DType, device.Float32)
-	if o.Masters {
-		dt = device.Float32
-	}
-	if err := nn.Cast(f.Model, dt, nil); err != nil {
+	if err := nn.Cast(f.Model, cmp.Or(o.DType, device.Float32), &nn.CastOptions{Masters: o.Masters}); err != nil {
 		return nil, err
 	}
 	if f.path, err = weights(dir); err != nil {

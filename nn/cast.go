@@ -14,8 +14,7 @@ type CastOptions struct {
 	Keep []Model
 	// Masters lets optimizers with MasterWeights start their masters from the unrounded values, like the parameters
 	// under PyTorch's autocast. If masters started from rounded values, a parameter would not change until the updates
-	// add up to half a rounding step. The model must be placed: otherwise Cast panics with an [*UnplacedError]. Values
-	// of frozen parameters are not kept.
+	// add up to half a rounding step. Values of a parameter that is frozen when Cast or [Place] rounds it are not kept.
 	//
 	// ddp.New makes the kept values equal on all ranks. Writing a parameter discards its kept value. The kept values
 	// become the optimizer's masters, without a copy. If the optimizer's state is saved before its first step and loaded
@@ -46,14 +45,14 @@ func Cast(m Model, dt device.DType, opts *CastOptions) error {
 		if kept[p.value] {
 			continue
 		}
-		old := p.v
-		if o.Masters && old == nil {
-			panic(&UnplacedError{cmp.Or(p.path, p.name)})
-		}
+		old, from := p.v, p.dtype
 		if err := p.cast(dt); err != nil {
 			return fmt.Errorf("nn: casting parameter %s to %v: %w", p.name, dt, err)
 		}
-		if o.Masters && dt.Size() == 2 && old.DType() == device.Float32 && !p.Frozen() && !owned[old] {
+		keeps := o.Masters && dt.Size() == 2 && from == device.Float32
+		if old == nil && from != dt {
+			p.keepsMaster = keeps
+		} else if old != nil && keeps && !p.Frozen() && !owned[old] {
 			owned[old] = true
 			p.SetMaster(old)
 		}

@@ -179,3 +179,23 @@ func TestMastersAreDiscarded(t *testing.T) {
 		}
 	}
 }
+
+// Cast may come before Place: parameters and masters are then the same, except that frozen parameters keep no master.
+func TestMastersOfAModelPlacedLater(t *testing.T) {
+	dev := newDevice(t, cpu.Options{})
+	first, later := nn.Linear(8, 8, nil), nn.Linear(8, 8, nil)
+	later.Parameters()[1].Freeze()
+	masters := &nn.CastOptions{Masters: true}
+	if err := errors.Join(nn.Place(first, dev, 1), nn.Cast(first, device.BFloat16, masters), nn.Cast(later, device.BFloat16, masters), nn.Place(later, dev, 1)); err != nil {
+		t.Fatal(err)
+	}
+	for i, p := range later.Parameters() {
+		want := first.Parameters()[i]
+		if !slices.Equal(read(t, p.Var()), read(t, want.Var())) {
+			t.Errorf("%v differs from that of a model that was placed first", p)
+		}
+		if m := p.Master(); p.Frozen() != (m == nil) || m != nil && !slices.Equal(read(t, m), read(t, want.Master())) {
+			t.Errorf("%v has the master %v", p, m)
+		}
+	}
+}

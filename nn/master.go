@@ -20,6 +20,14 @@ func (p *Parameter) Master() *autograd.Variable {
 	return p.master.v
 }
 
+// KeepsMaster reports whether Master returns values, or will when the parameter is placed.
+func (p *Parameter) KeepsMaster() bool {
+	if p.v == nil {
+		return p.keepsMaster && !p.frozen
+	}
+	return p.Master() != nil
+}
+
 // TakeMaster is [Parameter.Master], and makes the caller the owner of the result. Package optim thus keeps its masters in
 // the memory of the unrounded values.
 func (p *Parameter) TakeMaster() *autograd.Variable {
@@ -38,7 +46,7 @@ func (p *Parameter) SetMaster(v *autograd.Variable) {
 	if old.v != nil && old.v != v && !old.isTaken {
 		old.v.Free()
 	}
-	p.master = master{}
+	p.master, p.keepsMaster = master{}, false
 	if v != nil {
 		of := p.written()
 		p.master = master{v, of, of.Version(), v == old.v && old.isTaken}

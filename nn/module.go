@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/goddp/goddp/autograd"
@@ -41,29 +42,58 @@ func Buffers(m Model) []*Buffer {
 // Place panics with an [*autograd.DeviceError] if one of them is on another device. The error comes from the
 // device.
 func Place(m Model, dev device.Device, seed uint64) error {
+	return PlaceExcept(m, dev, seed, func(*Parameter) bool { return false })
+}
+
+// PlaceExcept is Place for all but the parameters for which leaves returns true. Afterwards their method Initial returns
+// the values that Place would have given them. So the caller can place them one after the other ([Parameter.PlaceAt]),
+// for example to keep only a part of each.
+func PlaceExcept(m Model, dev device.Device, seed uint64, leaves func(*Parameter) bool) error {
 	var offset uint64
-	place := func(kind, name string, v *value) error {
-		if err := v.place(dev, name, seed, offset); err != nil {
+	place := func(kind, name string, v *value, set func() error) error {
+		err := error(nil)
+		if v.seed, v.offset = seed, offset; v.isOn(dev, name) {
+			err = v.v.Err()
+		} else {
+			err = set()
+		}
+		if err != nil {
 			return fmt.Errorf("nn: placing %s %s on %v: %w", kind, name, dev, err)
 		}
 		offset += uint64(v.shape.Len())
 		return nil
 	}
 	for _, p := range m.Parameters() {
-		had := p.Placed()
-		if err := place("parameter", p.name, p.value); err != nil {
+		err := place("parameter", p.name, p.value, func() error {
+			if leaves(p) {
+				return nil
+			}
+			first, err := p.initial(dev)
+			if err != nil {
+				return err
+			}
+			made, err := converted(first, p.dtype)
+			if err != nil {
+				return err
+			}
+			if p.place(made); made != first {
+				p.SetMaster(first)
+			}
+			return nil
+		})
+		if err != nil {
 			return err
-		}
-		switch {
-		case had:
-		case !p.frozen:
-			p.v.RequireGrad()
-		case p.v.DType().IsFloat():
-			p.v.RequireGrad().Freeze() // so that captured steps notice Unfreeze
 		}
 	}
 	for _, b := range Buffers(m) {
-		if err := place("buffer", b.name, b.value); err != nil {
+		err := place("buffer", b.name, b.value, func() error {
+			v, err := b.initial(dev)
+			if err == nil {
+				b.v = v.SetName(cmp.Or(b.path, b.name))
+			}
+			return err
+		})
+		if err != nil {
 			return err
 		}
 	}

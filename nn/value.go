@@ -119,9 +119,27 @@ func UnfreezeBase(m Model) {
 func (p *Parameter) SetInit(init Init) { p.init = init }
 
 // Initial returns a new variable with the values that the parameter's Init has for it, without placing the parameter: to
-// read the weights of a model, one after the other, that is larger than the memory. The caller frees the variable.
+// read the weights of a model, one after the other, that is larger than the memory. They are Float32 values that are not
+// rounded if [Parameter.KeepsMaster], and else have the parameter's type. The caller frees the variable.
 func (p *Parameter) Initial(dev device.Device) (*autograd.Variable, error) {
-	return p.initial(dev, 0, 0)
+	return p.initial(dev)
+}
+
+// PlaceAt makes a variable of t, which has the parameter's length and type, for a parameter that is not placed. The
+// caller owns the memory, and writes the parameter's values to it: see [PlaceExcept].
+func (p *Parameter) PlaceAt(dev device.Device, t device.Tensor) {
+	p.place(autograd.FromTensor(dev, t.Reshape(p.shape...)))
+}
+
+// place makes v the variable of a parameter.
+func (p *Parameter) place(v *autograd.Variable) {
+	p.v = v.SetName(cmp.Or(p.path, p.name))
+	switch {
+	case !p.frozen:
+		v.RequireGrad()
+	case v.DType().IsFloat():
+		v.RequireGrad().Freeze() // so that captured steps notice Unfreeze
+	}
 }
 
 func (p *Parameter) String() string { return p.describe(p.name) }
@@ -214,6 +232,9 @@ type value struct {
 	whole  *autograd.Variable // for a part, the variable of the whole; else nil
 	master master             // for a 16-bit parameter; usually unset
 
+	seed, offset uint64 // what Place has selected for init
+	keepsMaster  bool   // whether Place keeps the values from before the rounding
+
 	frozen bool // whether Place creates the parameter frozen
 	isBase bool // whether the parameter belongs to a base model: see FreezeBase
 }
@@ -249,33 +270,30 @@ func (v *value) describe(name string) string {
 	return fmt.Sprintf("%s %v%v", name, v.dtype, v.shape)
 }
 
-// place creates the variable if there is none.
-func (v *value) place(dev device.Device, name string, seed, offset uint64) error {
-	if v.v != nil {
-		if on := v.v.Device(); on != dev {
-			panic(&autograd.DeviceError{Op: "Place of " + name, A: on.String(), B: dev.String()})
-		}
-		return v.v.Err()
+// isOn reports whether the value is placed. It panics if it is placed on another device.
+func (v *value) isOn(dev device.Device, name string) bool {
+	if v.v == nil {
+		return false
 	}
-	made, err := v.initial(dev, seed, offset)
-	if err == nil {
-		v.v = made.SetName(cmp.Or(v.path, name))
+	if on := v.v.Device(); on != dev {
+		panic(&autograd.DeviceError{Op: "Place of " + name, A: on.String(), B: dev.String()})
 	}
-	return err
+	return true
 }
 
-// initial returns a new variable with the initial values.
-func (v *value) initial(dev device.Device, seed, offset uint64) (*autograd.Variable, error) {
+// initial returns a new variable with the initial values: see Parameter.Initial.
+func (v *value) initial(dev device.Device) (*autograd.Variable, error) {
 	dt := v.dtype
 	if dt.Size() == 2 {
 		dt = device.Float32 // the same values as if Cast converted it later
 	}
 	first := autograd.Zeros(dev, dt, v.shape...)
-	if err := first.Err(); err != nil {
-		return nil, err
+	err := first.Err()
+	if err == nil {
+		err = v.init(dev, first.Tensor(), v.seed, v.offset)
 	}
-	if err := v.init(dev, first.Tensor(), seed, offset); err != nil {
-		return nil, err
+	if err != nil || v.keepsMaster && !v.frozen {
+		return first, err
 	}
 	made, err := converted(first, v.dtype)
 	if err == nil && made != first {

@@ -44,7 +44,7 @@ Exit codes: 0 it is written; 1 DIR cannot be read or converted, or FILE not writ
 		return usagef("want a folder and a file, got %d arguments", fs.NArg())
 	}
 	debug.SetGCPercent(20) // a weight that was written is garbage, and may be gigabytes
-	f, err := hf.Open(fs.Arg(0))
+	f, err := hf.Open(fs.Arg(0), nil)
 	if err != nil {
 		return err
 	}
