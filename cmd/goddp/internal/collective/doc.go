@@ -6,7 +6,8 @@
 // A time is an average: the host starts many calls back to back, waits for the last, and divides
 // the elapsed time by the number of calls. So the start of a call overlaps the previous call, as in
 // a backward pass. The reported time is the time of the slowest rank. With Config.Repeat, a rank's time
-// is the median of several such measurements.
+// is the median of several such measurements. With Config.Graphs, the calls are captured in a CUDA graph that the host
+// launches several times, so a time is that of the GPUs.
 //
 // The heap is first grown to its usual size, and the garbage collector runs as in a normal program.
 // A forced collection before each round would make the runtime return memory to the kernel, and the

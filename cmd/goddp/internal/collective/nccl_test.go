@@ -24,7 +24,7 @@ func TestEmulatedEveryCollectiveIsRight(t *testing.T) {
 			}
 		}
 		cfg := quick(t, name)
-		cfg.Checks = 2
+		cfg.Checks, cfg.Graphs = 2, 2
 		commtest.OnDevices(t, devices, nil, func(pg *comm.ProcessGroup) error {
 			err := Run(t.Context(), pg, cfg, func(r Row) error {
 				if pg.Backend() != "nccl" || r.Wrong != 0 {

@@ -9,6 +9,8 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/internal/capture"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // Config says what to measure. It must be the same on every rank.
@@ -27,6 +29,9 @@ type Config struct {
 	Warmup int // calls before the first measurement of each size
 	Repeat int // number of measurements
 	Checks int // number of calls after the measurements, whose results are checked
+
+	// Graphs, if it is not 0, captures Iters calls in a CUDA graph, and is how often a measurement launches it.
+	Graphs int
 
 	// Private allocates memory from the device, as for a program's own tensors, instead of
 	// ProcessGroup.Alloc.
@@ -71,7 +76,11 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, cfg Config, report func(Row
 	b := &bench{Config: cfg, pg: pg, host: host}
 	counts := cfg.counts(n)
 	defer b.free()
-	if err := comm.Agree(ctx, pg, b.alloc(counts[len(counts)-1])); err != nil {
+	err := b.alloc(counts[len(counts)-1])
+	if _, canCapture := pg.Device().(kernels.Capturer); cfg.Graphs > 0 && !canCapture {
+		err = fmt.Errorf("CUDA graphs need a GPU, but the device of rank %d is %v", pg.Rank(), pg.Device())
+	}
+	if err := comm.Agree(ctx, pg, err); err != nil {
 		return err
 	}
 	for _, count := range counts {
@@ -207,6 +216,16 @@ func (c *call) time(ctx context.Context) (time.Duration, error) {
 	if _, err := c.calls(ctx, c.Warmup); err != nil {
 		return 0, err
 	}
+	run, calls := c.calls, c.Iters
+	if c.Graphs > 0 {
+		graph, err := c.capture(ctx)
+		if err != nil {
+			return 0, err
+		}
+		defer graph.Close()
+		run = func(ctx context.Context, _ int) (time.Duration, error) { return c.launches(ctx, graph) }
+		calls *= c.Graphs
+	}
 	times := make([]time.Duration, c.Repeat)
 	for i := range times {
 		for range 2 { // after the second barrier the ranks return at nearly the same time
@@ -214,11 +233,11 @@ func (c *call) time(ctx context.Context) (time.Duration, error) {
 				return 0, err
 			}
 		}
-		took, err := c.calls(ctx, c.Iters)
+		took, err := run(ctx, c.Iters)
 		if err != nil {
 			return 0, err
 		}
-		times[i] = took / time.Duration(c.Iters)
+		times[i] = took / time.Duration(calls)
 	}
 	slices.Sort(times)
 	return times[len(times)/2], nil
@@ -237,6 +256,29 @@ func (c *call) calls(ctx context.Context, n int) (time.Duration, error) {
 		}
 	}
 	return time.Since(start), nil
+}
+
+// capture captures Iters calls.
+func (c *call) capture(ctx context.Context) (*capture.Step, error) {
+	return capture.Capture(ctx, c.pg.Device(), nil, func() error {
+		var last *comm.Work
+		for range c.Iters {
+			last = c.Collective.start(c)
+		}
+		return last.Wait(ctx)
+	})
+}
+
+// launches launches the graph Graphs times and waits for the last launch.
+func (c *call) launches(ctx context.Context, graph *capture.Step) (time.Duration, error) {
+	start := time.Now()
+	for range c.Graphs {
+		if err := graph.Replay(); err != nil {
+			return 0, err
+		}
+	}
+	err := c.pg.Device().Compute().Sync(ctx)
+	return time.Since(start), err
 }
 
 // check runs one call on a new pattern and returns the number of wrong elements.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -185,6 +186,11 @@ func TestRunRefusesWhatRanksCannotRun(t *testing.T) {
 	}
 	if err := run(1, quick(t, "sendrecv")); err == nil {
 		t.Error("one rank sends to itself")
+	}
+	cfg = quick(t, "all_reduce")
+	cfg.Graphs = 1
+	if err := run(1, cfg); err == nil || !strings.Contains(err.Error(), "CUDA graphs need a GPU, but the device of rank 0 is cpu") {
+		t.Errorf("graphs on a CPU: %v", err)
 	}
 }
 
