@@ -5,7 +5,10 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/goddp/goddp/internal/files"
 	"github.com/goddp/goddp/internal/jsonfloat"
@@ -39,8 +42,9 @@ type event struct {
 }
 
 // WriteChrome writes the spans and the GPU's activity as Chrome trace JSON. A rank is a process in the
-// trace; each track, stream and thread is a thread of it. Times are Unix times, so the traces of several
-// ranks on a host can be merged. GPU work that is running during the call is not included.
+// trace, labelled with the name of the host; each track, stream and thread is a thread of it. Times are Unix
+// times: "goddp trace --merge" puts the traces of several ranks on one clock. GPU work that is running during
+// the call is not included.
 func (r *Recorder) WriteChrome(w io.Writer, rank int) error {
 	var events []event
 	for _, s := range r.Spans() {
@@ -59,7 +63,11 @@ func (r *Recorder) WriteChrome(w io.Writer, rank int) error {
 	slices.SortStableFunc(events, func(a, b event) int { // an outer span precedes the spans within it
 		return cmp.Or(a.Begin.Time().Compare(b.Begin.Time()), b.End.Time().Compare(a.End.Time()))
 	})
-	entries := []chromeEvent{{Name: "process_name", Ph: "M", PID: rank, Args: map[string]any{"name": fmt.Sprintf("rank %d", rank)}}}
+	host, _ := os.Hostname() // without a name, the host counts as one of its own
+	entries := []chromeEvent{
+		{Name: "process_name", Ph: "M", PID: rank, Args: map[string]any{"name": fmt.Sprintf("rank %d", rank)}},
+		{Name: "process_labels", Ph: "M", PID: rank, Args: map[string]any{"labels": host}},
+	}
 	for _, t := range sortedTracks(tids) {
 		entries = append(entries,
 			chromeEvent{Name: "thread_name", Ph: "M", PID: rank, TID: tids[t], Args: map[string]any{"name": string(t)}},
@@ -109,4 +117,13 @@ func (r *Recorder) WriteFile(path string, rank int) error {
 		return fmt.Errorf("profile: %w", err)
 	}
 	return nil
+}
+
+// RankPath returns where a rank writes its trace, if path is where rank 0 does: trace.json is trace.rank3.json on rank 3.
+func RankPath(path string, rank int) string {
+	if rank == 0 {
+		return path
+	}
+	ext := filepath.Ext(path)
+	return fmt.Sprintf("%s.rank%d%s", strings.TrimSuffix(path, ext), rank, ext)
 }

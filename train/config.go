@@ -22,7 +22,7 @@ type Model interface {
 	Whole(f func() error) error
 }
 
-// Config describes a training run. It is the same on all ranks, except that only rank 0 uses Log, Trace and
+// Config describes a training run. It is the same on all ranks, except that only rank 0 uses Log and
 // Weights. Run returns an error on all ranks before the first step if one of these files cannot be made. A field
 // that is nil, 0 or "" switches its feature off, unless its comment gives a default.
 type Config struct {
@@ -76,9 +76,9 @@ type Config struct {
 	// LogEvery is the number of steps between two lines; 0 means 100. The first and the last step of the run
 	// have lines too. The loss of a line is the mean over the last batches of the ranks in the step.
 	LogEvery int
-	// Trace is a file to which rank 0 writes a trace of steps 11 to 15, counted from the start or the resumption:
-	// see package profile. The trace has fewer steps if the run ends or fails during these steps. If the run ends
-	// before them, rank 0 logs that there is no trace.
+	// Trace is a file for a trace of steps 11 to 15, counted from the start or the resumption. Rank 0 writes it, and
+	// each other rank the file that [profile.RankPath] names; "goddp trace" reads them all. A trace has fewer steps
+	// if the run ends or fails during these steps. If the run ends before them, rank 0 logs that there is no trace.
 	Trace string
 	// Weights is a file to which rank 0 writes the model's weights when all steps are made, unless
 	// the ranks stop on request: see [checkpoint.SaveWeights].

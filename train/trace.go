@@ -42,7 +42,7 @@ func (r *run) writeTrace() error {
 // may never be idle.
 func (r *run) finishTrace(ctx context.Context, err error) error {
 	if !r.isTracing {
-		if r.recorder != nil && err == nil {
+		if r.recorder != nil && err == nil && r.pg.Rank() == 0 {
 			r.pg.Log().Warn("train: there is no trace, because the run ended before its first step", "steps", r.step, "first", r.traceAt+1, "file", r.Trace)
 		}
 		return nil

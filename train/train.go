@@ -103,8 +103,12 @@ func (r *run) attempt(ctx context.Context) (err error) {
 	})
 	if err == nil {
 		defer func() { err = errors.Join(err, r.meter.Close()) }()
+		if r.Trace != "" {
+			r.Trace = profile.RankPath(r.Trace, r.pg.Rank())
+		}
+		err = tryFile("Trace", r.Trace)
 		if r.pg.Rank() == 0 {
-			err = errors.Join(tryFile("Trace", r.Trace), tryFile("Weights", r.Weights))
+			err = errors.Join(err, tryFile("Weights", r.Weights))
 		}
 	}
 	if err := comm.Agree(ctx, r.pg, err); err != nil {
@@ -196,7 +200,7 @@ func (r *run) train(ctx context.Context) (isStopped bool, err error) {
 		defer k.KeepLR()()
 	}
 	r.Optimizer.ZeroGrad() // the first step must not use earlier gradients
-	if r.Trace != "" && r.pg.Rank() == 0 && r.traceAt == 0 {
+	if r.Trace != "" && r.traceAt == 0 {
 		r.recorder, r.traceAt = profile.Of(r.pg.Device()), r.step+10
 		defer func() { err = errors.Join(err, r.finishTrace(ctx, err)) }()
 	}

@@ -627,3 +627,20 @@ func TestTrace(t *testing.T) {
 		})
 	}
 }
+
+// Each rank writes a trace of the same steps, into a file of its own.
+func TestTraceOfEachRank(t *testing.T) {
+	dir := t.TempDir()
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		_, err := trained(t.Context(), pg, false, 5, func(c *train.Config) {
+			c.Epochs, c.MaxSteps, c.Trace = 0, 15, filepath.Join(dir, "trace.json")
+		})
+		return err
+	})
+	for _, name := range []string{"trace.json", "trace.rank1.json"} {
+		trace, err := os.ReadFile(filepath.Join(dir, name))
+		if n := strings.Count(string(trace), `"name":"optimizer"`); n != 5 || err != nil {
+			t.Errorf("%s has %d updates (%v), want 5", name, n, err)
+		}
+	}
+}

@@ -52,7 +52,7 @@ var (
 	captured  = flag.Bool("captured", true, "capture the step, on a GPU")
 	warmup    = flag.Int("warmup", 5, "number of steps before the measured ones")
 	steps     = flag.Int("steps", 12, "number of measured steps")
-	trace     = flag.String("trace", "", "write a trace of one more step of rank 0 to this `file`")
+	trace     = flag.String("trace", "", "write a trace of one more step to this `file`: see goddp trace")
 	tokens    = flag.Int("generate", 0, "measure the decoding of so many tokens in each row, instead of training")
 	documents = flag.String("documents", "", "train on documents that are `padded` to the longest of a batch, or packed into rows")
 )
@@ -277,10 +277,10 @@ func (r *result) train(ctx context.Context, pg *comm.ProcessGroup, m *decoder.Mo
 	if _, err := step(last...); err != nil {
 		return err
 	}
-	if err := dev.Compute().Sync(ctx); err != nil || pg.Rank() > 0 {
+	if err := dev.Compute().Sync(ctx); err != nil {
 		return err
 	}
-	return recorder.WriteFile(*trace, 0)
+	return recorder.WriteFile(profile.RankPath(*trace, pg.Rank()), pg.Rank())
 }
 
 // decode measures the tokens after the first half.

@@ -32,7 +32,7 @@ var (
 	f32     = flag.Bool("float32", false, "compute in float32, not float64")
 	bucket  = flag.Float64("bucket-cap-mb", 0, "size of a gradient bucket in `MiB`; 0 means 25, and 1 for the first bucket")
 	first   = flag.Float64("first-bucket-cap-mb", 0, "size in `MiB` of the first bucket, which holds the last layers; 0 means --bucket-cap-mb")
-	trace   = flag.String("trace", "", "write rank 0's Chrome trace to `FILE`")
+	trace   = flag.String("trace", "", "write a trace to `FILE`: see goddp trace")
 )
 
 // network is a stack of layers with ReLU between them, and the cross-entropy of the softmax of its output.
@@ -141,11 +141,13 @@ func train(ctx context.Context) error {
 		fmt.Fprint(sum, l.Value().Data())
 	}
 	fmt.Printf("rank %d: params sha256 %x\n", pg.Rank(), sum.Sum(nil))
-	if *trace != "" && pg.Rank() == 0 {
-		fmt.Printf("rank 0: %v\n", recorder.Overlap())
-		return recorder.WriteFile(*trace, pg.Rank())
+	if *trace == "" {
+		return nil
 	}
-	return nil
+	if pg.Rank() == 0 {
+		fmt.Printf("rank 0: %v\n", recorder.Overlap())
+	}
+	return recorder.WriteFile(profile.RankPath(*trace, pg.Rank()), pg.Rank())
 }
 
 // report prints the loss of the global batch, which is the mean of the ranks' costs.

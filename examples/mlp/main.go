@@ -42,7 +42,7 @@ var (
 	dtype  = flag.String("dtype", "float32", "type of parameters and data: float32, or bfloat16 on a GPU")
 	hook   = flag.String("hook", "", "`hook` that reduces gradients instead of an all-reduce: bf16, fp16, int8, powersgd or noop")
 	seed   = flag.Uint64("seed", 0, "seed of the parameters and the data")
-	trace  = flag.String("trace", "", "write rank 0's Chrome trace to `FILE`")
+	trace  = flag.String("trace", "", "write a trace to `FILE`: see goddp trace")
 	asJSON = flag.Bool("json", false, "print JSON lines")
 )
 
@@ -144,12 +144,14 @@ func train(ctx context.Context) error {
 		return err
 	}
 	report(map[string]any{"rank": rank, "params_sha256": sum, "peak_mib": peak(dev, model)}, fmt.Sprintf("rank %d: params sha256 %s", rank, sum))
-	if *trace != "" && rank == 0 {
+	if *trace == "" {
+		return nil
+	}
+	if rank == 0 {
 		o := recorder.Overlap()
 		report(map[string]any{"reductions": o.Reductions, "hidden_percent": o.Percent()}, fmt.Sprintf("rank 0: %v", o))
-		return recorder.WriteFile(*trace, rank)
 	}
-	return nil
+	return recorder.WriteFile(profile.RankPath(*trace, rank), rank)
 }
 
 // peak returns the largest amount of device memory that was in use at once, in MiB. It adds the buckets,

@@ -258,7 +258,7 @@ func measure(ctx context.Context, pg *comm.ProcessGroup, m *ddp.Model, opt *opti
 		return err
 	}
 	recorder.Stop()
-	return recorder.WriteFile(*trace, pg.Rank())
+	return recorder.WriteFile(profile.RankPath(*trace, pg.Rank()), pg.Rank())
 }
 
 // fixedBatch returns the images [n h w 3] and labels [n] of --batch-file, or else random images.

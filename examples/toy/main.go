@@ -4,7 +4,7 @@
 //
 //	go run ./cmd/golaunch --nproc-per-node 2 ./examples/toy
 //
-// With --trace FILE rank 0 writes a trace for Perfetto.
+// With --trace FILE each rank writes a trace for goddp trace and Perfetto.
 package main
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/goddp/goddp/profile"
 )
 
-var traceFile = flag.String("trace", "", "write rank 0's Chrome trace to `FILE`")
+var traceFile = flag.String("trace", "", "write a trace to `FILE`: see goddp trace")
 
 // toy is the model y = w·7·x.
 type toy struct{ w *nn.Parameter }
@@ -55,8 +55,8 @@ func train(ctx context.Context) error {
 		return err
 	}
 	fmt.Printf("rank %d: reduced dy/dw: %v\n", rank, w.Grad().Item())
-	if rank == 0 && *traceFile != "" {
-		return trace.WriteFile(*traceFile, rank)
+	if *traceFile != "" {
+		return trace.WriteFile(profile.RankPath(*traceFile, rank), rank)
 	}
 	return nil
 }
