@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
+	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -15,12 +17,15 @@ func plotRuns(args []string) error {
 	var opts curve.Options
 	fs := newFlags("plot")
 	fs.StringVarP(&out, "output", "o", "curve.svg", "`file` to write, .svg, .png or .pdf")
-	fs.StringSliceVarP(&opts.Names, "names", "y", nil, "numbers to draw, a row of panels for each (default all but what the process held)")
-	fs.StringSliceVarP(&opts.Axes, "axes", "x", []string{"steps"}, "what to draw against, a panel for each: steps, seconds")
+	fs.StringSliceVarP(&opts.Names, "names", "y", nil, "numbers to draw (default all but the epoch and what the process held)")
+	fs.StringSliceVarP(&opts.Axes, "axes", "x", []string{"steps"}, "what to draw against, a column of panels for each: steps, seconds")
+	fs.BoolVar(&opts.Beside, "beside", false, "draw the runs beside each other, not in the same panels")
 	fs.BoolVar(&opts.Log, "log", false, "draw on a logarithmic scale")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
-			fmt.Fprintf(stdout, `Draw the curves of one run, or of several in the same panels.
+			fmt.Fprintf(stdout, `Draw the curves of one run, or of several in the same panels. The panel of the loss is the
+first. What is measured in validation, such as validation_loss, eval_loss or test_loss, is in
+the panel of the same number in training.
 
 Usage:
   goddp plot [flags] RUN.jsonl...
@@ -31,6 +36,7 @@ has twice, because the run was resumed, those written last are drawn.
 Examples:
   goddp plot run.jsonl -o curve.svg
   goddp plot one.jsonl four.jsonl -y loss -x steps,seconds -o compare.png
+  goddp plot one/run.jsonl two/run.jsonl --beside
 
 Flags:
 %s
@@ -50,6 +56,13 @@ Exit codes: 0 it is drawn; 1 a file cannot be read or written; 2 usage.
 			return err
 		}
 		runs = append(runs, run)
+	}
+	for i, r := range runs[1:] {
+		if r.Name == runs[i].Name { // files of the same name in different folders
+			for k, path := range fs.Args() {
+				runs[k].Name = strings.TrimSuffix(path, filepath.Ext(path))
+			}
+		}
 	}
 	return curve.Save(out, runs, opts)
 }

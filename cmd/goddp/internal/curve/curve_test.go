@@ -134,6 +134,38 @@ func TestSave(t *testing.T) {
 	}
 }
 
+// The panel of the loss comes first, and has that of the validation too. The epoch is not drawn. Bytes are MiB.
+func TestPanels(t *testing.T) {
+	point := []Point{{Step: 1, Number: 2 << 20}, {Step: 2, Number: 3 << 20}}
+	r := &Run{Name: "one", Series: map[string][]Point{
+		"accuracy": point, "epoch": point, "eval_loss": point, "loss": point, "lr": point, "peak_bytes": point, "samples_per_second": point, "test_accuracy": point,
+	}}
+	subjects, err := chosen("c.svg", []*Run{r}, Options{})
+	if got, want := fmt.Sprint(subjects), "[[loss eval_loss] [accuracy test_accuracy] [peak_bytes] [lr] [samples_per_second]]"; err != nil || got != want {
+		t.Errorf("the panels are %s (%v), want %s", got, err, want)
+	}
+	two := &Run{Name: "two", Series: r.Series}
+	path := filepath.Join(t.TempDir(), "c.svg")
+	for _, beside := range []bool{false, true} {
+		if err := Save(path, []*Run{r, two}, Options{Names: []string{"peak_bytes", "eval_loss", "loss"}, Beside: beside}); err != nil {
+			t.Fatal(err)
+		}
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		panels := 1
+		if beside {
+			panels = 2
+		}
+		for text, want := range map[string]int{">peak memory (MiB)<": panels, ">loss<": panels, ">training<": 1, ">eval<": 1, ">one<": 1, ">two<": 1, ">2.2<": panels} {
+			if got := strings.Count(string(raw), text); got != want {
+				t.Errorf("beside each other %v: the drawing has %q %d times, want %d", beside, text, got, want)
+			}
+		}
+	}
+}
+
 // Runs of any numbers are drawn, or there is nothing to draw. The axes of gonum's plots panic if their ranges are empty
 // or overflow.
 func TestSaveAnyNumbers(t *testing.T) {
