@@ -167,7 +167,7 @@ func Apply(fn Function, in ...*Variable) *Variable {
 			v = n.in[i].Variable
 		}
 		c.In = append(c.In, v.t)
-		err = cmp.Or(err, v.use(n != nil))
+		err = cmp.Or(err, v.use(s.noGrad == 0))
 	}
 	c.node, c.Recorded, c.Repeated = n, n != nil, s.repeats > 0
 	if err == nil {

@@ -76,19 +76,20 @@ func (m *Model) init(ctx context.Context) error {
 	m.opts.CheckNonFinite = m.opts.CheckNonFinite || scan
 	o := m.opts
 	all, buffers, ignored := o.shared(m.module)
-	if err := comm.Agree(ctx, m.pg, errors.Join(err, ignored, o.check(), nn.Place(m.module, m.pg.Device(), o.Seed))); err != nil {
+	if err := comm.Agree(ctx, m.pg, errors.Join(err, ignored, o.check(), nn.PlaceExcept(m.module, m.pg.Device(), o.Seed, m.isHeld))); err != nil {
 		return err
 	}
 	if err := m.connect(ctx, all, buffers); err != nil {
 		return err
 	}
-	masters, err := masters(ctx, m.pg, all)
+	mine := m.unheld(all)
+	masters, err := masters(ctx, m.pg, mine)
 	if err != nil {
 		return err
 	}
 	if !o.SkipInitSync {
-		state := append(variables(m.unsynced(all)), variables(buffers)...)
-		for _, p := range all { // in the same order on all ranks
+		state := append(variables(mine), variables(buffers)...)
+		for _, p := range mine { // in the same order on all ranks
 			if master := masters[p]; master != nil {
 				state = append(state, master)
 			}
@@ -104,13 +105,15 @@ func (m *Model) init(ctx context.Context) error {
 	return nil
 }
 
-// unsynced returns the parameters that the hook has not made equal on all ranks, which it does with those that it divides
-// among the ranks.
-func (m *Model) unsynced(all []*nn.Parameter) []*nn.Parameter {
-	if h, ok := m.hook.(interface{ HoldsParameters() bool }); !ok || !h.HoldsParameters() {
-		return all
-	}
-	return slices.DeleteFunc(slices.Clone(all), func(p *nn.Parameter) bool { return !p.Frozen() })
+// isHeld reports whether the hook holds a parameter: the hook places it, and makes it and its master equal on all ranks.
+func (m *Model) isHeld(p *nn.Parameter) bool {
+	h, ok := m.hook.(interface{ Holds(p *nn.Parameter) bool })
+	return ok && h.Holds(p)
+}
+
+// unheld returns the parameters that the hook does not hold.
+func (m *Model) unheld(all []*nn.Parameter) []*nn.Parameter {
+	return slices.DeleteFunc(slices.Clone(all), m.isHeld)
 }
 
 // connect makes a reducer for the parameters in all that require a gradient, and what else depends on the ranks of
@@ -118,10 +121,10 @@ func (m *Model) unsynced(all []*nn.Parameter) []*nn.Parameter {
 func (m *Model) connect(ctx context.Context, all []*nn.Parameter, buffers []*nn.Buffer) error {
 	o := m.opts
 	m.params = nil
-	seen := map[*autograd.Variable]bool{}
+	seen := map[any]bool{}
 	for _, p := range all {
-		if v := p.Var(); v.RequiresGrad() && !seen[v] { // a variable with several names counts once
-			seen[v] = true
+		if id := p.Identity(); !p.Frozen() && !seen[id] { // a variable with several names counts once
+			seen[id] = true
 			m.params = append(m.params, p)
 		}
 	}

@@ -181,7 +181,7 @@ func (m *Model) shadowPass(leave bool, cause error) error {
 func (m *Model) settle(ctx context.Context, o *JoinOptions, from int, isPresent bool) error {
 	const name = "joined state"
 	if o.Optimizer == nil {
-		return broadcast(m.pg, name, append(variables(m.unsynced(m.params)), variables(m.buffers)...), from).Wait(ctx)
+		return broadcast(m.pg, name, append(variables(m.unheld(m.params)), variables(m.buffers)...), from).Wait(ctx)
 	}
 	kept, err := o.Optimizer.State()
 	for _, b := range kept {

@@ -2,7 +2,6 @@ package ddp
 
 import (
 	"context"
-	"slices"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
@@ -54,29 +53,22 @@ func variables[V value](values []V) []*autograd.Variable {
 // parameter has a master on only some ranks, these ranks drop it, because all ranks must start with equal masters.
 func masters(ctx context.Context, pg *comm.ProcessGroup, params []*nn.Parameter) (map[*nn.Parameter]*autograd.Variable, error) {
 	var half []*nn.Parameter
-	var mine []int64
+	var has []bool
 	for _, p := range params {
 		if p.DType().Size() == 2 {
-			has := int64(0)
-			if p.Master() != nil {
-				has = 1
-			}
-			half, mine = append(half, p), append(mine, has)
+			half, has = append(half, p), append(has, p.KeepsMaster())
 		}
 	}
-	if len(half) == 0 {
-		return nil, nil
-	}
-	all, err := comm.AllGatherInts(ctx, pg, mine)
+	has, err := buckets.OnAll(ctx, pg, has)
 	if err != nil {
 		return nil, err
 	}
 	kept := map[*nn.Parameter]*autograd.Variable{}
 	for i, p := range half {
-		if slices.ContainsFunc(all, func(has []int64) bool { return has[i] == 0 }) {
-			p.SetMaster(nil)
-		} else {
+		if has[i] {
 			kept[p] = p.Master()
+		} else {
+			p.SetMaster(nil)
 		}
 	}
 	return kept, nil

@@ -31,14 +31,15 @@ func (m *Model) Memory(o MemoryOptions) []MemoryPart {
 		}
 		return bytes
 	}
-	var frozen, weights, masters, moments, largest int64
+	var frozen, weights slotted
+	var masters, moments int64
 	for _, p := range m.Parameters() {
 		n, size := int64(p.Shape().Len()), int64(p.DType().Size())
 		if p.Frozen() {
-			frozen += n * size
+			frozen.add(n * size)
 			continue
 		}
-		weights, largest = weights+n*size, max(largest, n*size)
+		weights.add(n * size)
 		moment := size
 		if size == 2 && o.MasterWeights {
 			masters, moment = masters+4*n, 4
@@ -49,12 +50,11 @@ func (m *Model) Memory(o MemoryOptions) []MemoryPart {
 		moments += 2 * moment * n
 	}
 	slots := int64(0)
-	if o.Stage > 1 {
-		slots = 3 * min(largest, slotBytes)
-		if largest > slotBytes {
-			slots += largest
-		}
-		slots *= int64(o.Stage - 1)
+	switch o.Stage {
+	case 2:
+		slots = weights.slots()
+	case 3:
+		slots = 2*weights.slots() + frozen.slots()
 	}
 	b := m.blocks[0].memory()
 	e := int64(m.tokens.Weight.DType().Size())
@@ -77,9 +77,9 @@ func (m *Model) Memory(o MemoryOptions) []MemoryPart {
 	}
 	backward := tokens * (again + (whole.transient+2*b.size)*e)
 	return []MemoryPart{
-		{"frozen weights", frozen},
-		{"weights", divided(weights, 3)},
-		{"gradients", divided(weights, 2)},
+		{"frozen weights", divided(frozen.bytes, 3)},
+		{"weights", divided(weights.bytes, 3)},
+		{"gradients", divided(weights.bytes, 2)},
 		{"slots of whole buckets", slots},
 		{"masters", divided(masters, 1)},
 		{"moments", divided(moments, 1)},
@@ -90,8 +90,24 @@ func (m *Model) Memory(o MemoryOptions) []MemoryPart {
 	}
 }
 
-// slotBytes is the size of the largest bucket that shares slots in stages 2 and 3 of package ddp/zero, by default.
-const slotBytes = 128 << 20
+// slotted is parameters that package ddp/zero divides among the ranks.
+type slotted struct{ bytes, own, largest int64 }
+
+// bucketBytes is the size of their buckets by default. A bucket of more than twice that size has its own memory.
+const bucketBytes = 64 << 20
+
+func (s *slotted) add(bytes int64) {
+	if s.bytes += bytes; bytes > 2*bucketBytes {
+		s.own += bytes
+	} else {
+		s.largest = max(s.largest, bytes)
+	}
+}
+
+// slots returns the memory of the buckets that are whole at the same time.
+func (s *slotted) slots() int64 {
+	return s.own + min(3*max(s.largest, bucketBytes), s.bytes-s.own)
+}
 
 // blockMemory is what a block keeps for the backward pass, in elements for each token.
 type blockMemory struct {

@@ -76,9 +76,10 @@
 // In stage 3 parameters are in slots too: each operation makes sure that the buckets of its parameters are whole. The
 // first step shows the order in which operations use buckets. From then on a bucket is gathered while the operations
 // before it compute, as soon as no operation needs its slot's present content. A backward pass gathers only the
-// parameters that gradients depend on: no biases, and no embedding that has no other use. Recomputed blocks, several
-// outputs and frozen parameters need nothing of their own. Frozen parameters are whole on each rank. A step sends half
-// as many bytes again as in stage 1: (N-1)/N·P for each of two gathers and one reduction.
+// parameters that gradients depend on: no biases, and no embedding that has no other use. Recomputed blocks and several
+// outputs need nothing of their own. A step sends half as many bytes again as in stage 1: (N-1)/N·P for each of two
+// gathers and one reduction. Frozen parameters, such as the base of adapters (package lora), are divided too, in buckets
+// with slots of their own; they have neither gradients nor masters.
 //
 // With as many slots as buckets, a bucket is gathered once in each step. Stage 3 then needs the memory of stage 1, but a
 // captured step contains the gathers, which run under its forward pass.
@@ -103,6 +104,17 @@
 // If a rank lacks a gradient or its pass fails, it still starts the gathers that the other ranks expect, and all ranks
 // skip the step with the same error, as in stage 1. If its very first pass fails, the order is not known yet, so the
 // rank aborts the group with the cause. So does a rank whose gather fails.
+//
+// # No rank holds the whole model
+//
+// New places a module that is not placed ([nn.Place]) one parameter after the other: each rank keeps what it needs of the
+// parameter and of its master, and frees the rest. So the memory for the unrounded values of the largest parameter is
+// all that New takes besides what the model keeps:
+//
+//	f, err := hf.Open(dir, &hf.LoadOptions{DType: device.BFloat16, Masters: true}) // its parameters are read by New
+//	model, opt, err := zero.New(f.Model, pg, newLocal, &zero.Options{Stage: 3})
+//
+// The values are rank 0's, unless SkipInitSync is set.
 //
 // # The layout is fixed
 //

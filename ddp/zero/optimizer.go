@@ -54,9 +54,6 @@ func (o *Optimizer[O]) build() (err error) {
 	for _, p := range slices.Concat(s.parts, s.copied) {
 		gradsink.Set(p.local.Var(), (*gradient)(p), gradsink.Of(p.Var()).State)
 	}
-	if err := s.divideMasters(); err != nil {
-		return err
-	}
 	l := locals[O]{last: map[*nn.Parameter]*bucket{}}
 	if l.local, err = o.newLocal(parametersOf(s.parts)); err != nil {
 		return err

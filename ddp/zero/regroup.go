@@ -2,6 +2,7 @@ package zero
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -53,8 +54,11 @@ func (o *Optimizer[O]) regroup(ctx context.Context, to comm.Membership) (hasStat
 		return false, err
 	}
 	var from []int // nil: there is no state
-	if to.Steps > 0 {
+	if to.Steps > 0 || s.inSlots() {
 		from = sources(ranks)
+	}
+	if from == nil && s.frozen != nil {
+		return false, errors.New("the frozen parameters of a lost rank are lost, and no checkpoint has them: want the processes to start again")
 	}
 	var give []held
 	if from != nil {
@@ -84,7 +88,7 @@ func (o *Optimizer[O]) regroup(ctx context.Context, to comm.Membership) (hasStat
 	switch {
 	case from != nil:
 		o.EndLoad(to.Steps)
-	case to.Steps == 0 && to.Source >= 0:
+	case to.Steps == 0 && to.Source >= 0 && !s.inSlots():
 		o.reset(0)
 	default:
 		o.BeginLoad()
@@ -169,7 +173,7 @@ func (o *Optimizer[O]) give(from []int) (give []held, err error) {
 			h.Name = ofState(h.Name)
 			give = append(give, h)
 		}
-		for _, p := range parts {
+		for _, p := range slices.Concat(parts, s.frozen) {
 			give = append(give, held{span{ofParameter(p.Name()), p.DType(), p.Shape(), p.lo, p.hi}, p.local.Var().Tensor()})
 		}
 	}
@@ -192,7 +196,7 @@ func (o *Optimizer[O]) take(ctx context.Context, give []held) error {
 	s := o.shards
 	o.local.BeginLoad()
 	takers := map[string]taker{}
-	for _, p := range s.parts {
+	for _, p := range slices.Concat(s.parts, s.frozen) {
 		t := taker{p.Var(), p.Shape(), func(whole device.Tensor) device.Tensor { return whole }}
 		if s.inSlots() {
 			t.v, t.of = p.local.Var(), func(whole device.Tensor) device.Tensor { return whole.Flat().Range(p.lo, p.hi) }

@@ -3,8 +3,6 @@ package zero
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
@@ -26,6 +24,7 @@ type shards struct {
 	largest      int           // the size in bytes from which a bucket has its own slot
 	copies       bool          // Options.CopyShards
 	skipSync     bool          // Options.SkipInitSync
+	ignored      []string      // Options.Ignore
 	flow         flow          // the gathers of stage 3
 	isObserved   bool          // a backward pass makes the reductions of stages 2 and 3; false: a shadow pass
 	isRegrouping bool          // within Optimizer.Regroup
@@ -42,6 +41,7 @@ type layout struct {
 	buckets    []*bucket
 	parts      []*part // of this rank's shards
 	copied     []*part // of the shards of the rank before, of which this rank keeps copies; nil: none
+	frozen     []*part // in stage 3, of this rank's shards of frozen parameters
 }
 
 // before returns the rank whose shards this rank copies.
@@ -50,7 +50,8 @@ func (l *layout) before() int { return (l.rank + l.size - 1) % l.size }
 // after returns the rank that copies this rank's shards.
 func (l *layout) after() int { return (l.rank + 1) % l.size }
 
-// bucket is a bucket of parameters, and their [gradsink.Source]. Its layout is that of the bucket with their gradients.
+// bucket is a bucket of parameters, and their [gradsink.Source]. Its layout is that of the bucket with their gradients,
+// if they have any. Buckets of frozen parameters come after the others.
 type bucket struct {
 	shards *shards
 	index  int
@@ -60,6 +61,7 @@ type bucket struct {
 	flat   device.Tensor
 	shard  device.Tensor // this rank's shard of flat
 	copy   device.Tensor // a copy of the shard of the rank before; the zero Tensor if there is none
+	frozen bool          // its parameters are frozen
 	grads  device.Tensor // the bucket of gradients; in stages 2 and 3 only its length and type count
 	sum    device.Tensor // in stages 2 and 3, the averages of this rank's shard; else the zero Tensor
 	adds   bool          // the pass adds to sum
@@ -121,165 +123,7 @@ func (s *shards) Slots() int {
 	return 0
 }
 
-// HoldsParameters reports whether Place divides the parameters, so that only operations can read them.
-func (s *shards) HoldsParameters() bool { return s.inSlots() }
-
 func (s *shards) inSlots() bool { return s.stage == 3 }
-
-// Place moves the parameters into buckets with the layout of their gradients' buckets.
-func (s *shards) Place(all []reducer.GradBucket) error {
-	s.layout = layout{rank: s.pg.Rank(), size: s.pg.Size()}
-	byName := map[string]*nn.Parameter{}
-	for _, p := range s.module.Parameters() {
-		if byName[p.Name()] != nil {
-			return fmt.Errorf("two parameters are named %q, so their states would have the same names", p.Name())
-		}
-		byName[p.Name()] = p
-	}
-	for i, g := range all {
-		b := &bucket{shards: s, index: i, name: g.Name, grads: g.Flat}
-		for k, p := range g.Params {
-			b.params = append(b.params, byName[p.Name])
-			b.at = append(b.at, int(g.Grads[k].Buf.Addr()-g.Flat.Buf.Addr())/g.Flat.DType.Size())
-		}
-		dt := b.params[0].DType() // with ReduceDType the gradients have another type
-		for _, p := range b.params {
-			if p.DType() != dt {
-				return fmt.Errorf("parameters %v and %v share a bucket but are of different types, want one type per bucket", b.params[0], p)
-			}
-		}
-		b.flat = device.Tensor{DType: dt, Shape: device.Shape{g.Flat.Len()}} // without memory yet
-		s.buckets = append(s.buckets, b)
-	}
-	err := s.allocate()
-	if s.inSlots() {
-		if err = comm.Agree(s.pg.Context(), s.pg, err); err == nil {
-			err = s.openFlow()
-		}
-	}
-	if err != nil {
-		return err
-	}
-	for _, b := range s.buckets {
-		if err := s.move(b); err != nil {
-			return err
-		}
-	}
-	s.setParts(s.inSlots())
-	return nil
-}
-
-// allocate allocates the memory of all buckets.
-func (s *shards) allocate() error {
-	alloc := func(to *device.Tensor, dt device.DType, n int, what, of string) error {
-		buf, err := s.pg.Alloc(n * dt.Size())
-		if err != nil {
-			return fmt.Errorf("%s of %s: %w", what, of, err)
-		}
-		*to = device.NewTensor(buf, dt, n)
-		return nil
-	}
-	if s.inSlots() {
-		if err := s.allocateSlots(); err != nil {
-			return err
-		}
-	}
-	for _, b := range s.buckets {
-		dt, n := b.flat.DType, b.flat.Len()
-		var err error
-		if b.slot != nil {
-			b.flat = device.NewTensor(b.slot.mem.Slice(0, n*dt.Size()), dt, n)
-			err = alloc(&b.shard, dt, n/s.size, "a shard", b.name)
-		} else if err = alloc(&b.flat, dt, n, "parameters", b.name); err == nil {
-			b.shard = s.shard(b.flat, s.rank)
-		}
-		if err == nil && s.stage > 1 {
-			err = alloc(&b.sum, b.grads.DType, n/s.size, "a shard of gradients", b.name)
-		}
-		if err == nil && s.makesCopies() {
-			err = alloc(&b.copy, dt, n/s.size, "a copy of a shard", b.name)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// makesCopies reports whether this rank keeps copies of the shards of the rank before it.
-func (s *shards) makesCopies() bool { return s.copies && s.size > 1 && s.pg.Survives() }
-
-// move moves the parameters of b into the bucket, and makes this rank's parts of them.
-func (s *shards) move(b *bucket) error {
-	dev := s.pg.Device()
-	for k, p := range b.params {
-		gradsink.SetSource(p.Var(), nil) // that of the ranks before
-		if err := p.Var().MoveTo(b.flat.Range(b.at[k], b.at[k]+p.Shape().Len())); err != nil {
-			return fmt.Errorf("moving %s: %w", p.Name(), err)
-		}
-		gradsink.SetSource(p.Var(), b)
-		part := newPart(dev, p, b, b.at[k], b.shard, s.rank)
-		if s.inSlots() {
-			gradsink.SetSource(part.local.Var(), partSource{s})
-		} else {
-			gradsink.SetSource(part.local.Var(), b) // a gather writes the whole bucket
-		}
-		s.parts = append(s.parts, part)
-		if s.makesCopies() {
-			s.copied = append(s.copied, newPart(dev, p, b, b.at[k], b.copy, s.before()))
-		}
-	}
-	if !s.inSlots() {
-		return nil
-	}
-	if !s.isRegrouping && !s.skipSync {
-		if err := s.pg.With(&comm.CallOptions{Name: "initial " + b.name}).Broadcast(b.flat, 0).Wait(s.pg.Context()); err != nil {
-			return err
-		}
-	}
-	return dev.Copy(dev.Compute(), b.shard.Buf, s.shard(b.flat, s.rank).Buf)
-}
-
-// newPart returns the part of a parameter that begins at element `at` of a bucket. mem is the shard of the given rank.
-func newPart(dev device.Device, whole *nn.Parameter, b *bucket, at int, mem device.Tensor, rank int) *part {
-	p := &part{Parameter: whole, at: at, bucket: b}
-	p.lo, p.hi = p.of(rank)
-	p.start = min(max(at+p.lo-rank*mem.Len(), 0), mem.Len()) // of an empty part too it is within the shard
-	p.local = nn.NewPart(whole, autograd.FromTensor(dev, mem.Range(p.start, p.start+p.hi-p.lo)))
-	return p
-}
-
-// of returns which elements of the parameter a rank has.
-func (p *part) of(rank int) (lo, hi int) {
-	n, size := p.Shape().Len(), p.bucket.shard.Len()
-	first := rank * size
-	lo = min(max(first-p.at, 0), n)
-	return lo, max(min(first+size-p.at, n), lo)
-}
-
-// divideMasters copies to each part its elements of the whole parameter's master, and frees the whole masters.
-func (s *shards) divideMasters() error {
-	dev := s.pg.Device()
-	for _, p := range slices.Concat(s.parts, s.copied) {
-		whole := p.Master()
-		if whole == nil {
-			continue
-		}
-		mine := autograd.Zeros(dev, whole.DType(), p.hi-p.lo)
-		err := mine.Err()
-		if err == nil {
-			err = dev.Kernels().Copy(dev.Compute(), mine.Tensor(), whole.Tensor().Flat().Range(p.lo, p.hi))
-		}
-		if err != nil {
-			return fmt.Errorf("allocating this rank's part of the master weights of %s: %w", p.Name(), err)
-		}
-		p.local.SetMaster(mine)
-	}
-	for _, p := range s.parts {
-		p.SetMaster(nil)
-	}
-	return nil
-}
 
 // parametersOf returns parts as parameters for a local optimizer.
 func parametersOf(parts []*part) []*nn.Parameter {

@@ -3,6 +3,7 @@ package zero
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp"
@@ -32,7 +33,7 @@ type flow struct {
 	recorded  tape       // the moments since the last pass ended, while tape is nil
 	at        int        // the moments of the tape that have come
 	now       *bucket    // the bucket that was used last; nil: none since the last pass
-	isUntaped bool       // operations that no pass will come through have used buckets
+	isUntaped bool       // operations within NoGrad have used buckets
 	last      *comm.Work // the gather that was started last; nil: no gather can be running
 	isWhole   bool       // within Model.Whole
 	wholes    int        // the number of calls of Model.Whole
@@ -60,23 +61,26 @@ func (e *NotWholeError) Error() string {
 	return fmt.Sprintf("zero: rank %d: %s is divided among the ranks: use it within Whole of the model, on all ranks", e.Rank, e.Param)
 }
 
-// allocateSlots gives each bucket a slot: its own if the bucket is large, else that of every s.slots-th bucket.
+// allocateSlots gives each bucket a slot: its own if the bucket is large, else that of every s.slots-th bucket. Frozen
+// parameters have slots of their own, so that a few adapters are not gathered again for each layer of their base.
 func (s *shards) allocateSlots() error {
 	f := &s.flow
 	f.slots = nil
-	var size, sharing []int // by slot: its size; the slots that buckets share
-	shared := 0
+	var size []int              // by slot
+	sharing := map[bool][]int{} // the slots that frozen and other buckets share
+	shared := map[bool]int{}    // the number of these buckets
 	for _, b := range s.buckets {
 		i, bytes, unpadded := len(size), b.flat.Len()*b.flat.DType.Size(), 0
 		for _, p := range b.params {
 			unpadded += p.Shape().Len() * p.DType().Size()
 		}
 		if unpadded <= s.largest {
-			if shared < s.slots {
-				sharing = append(sharing, i)
+			n := shared[b.frozen]
+			if n < s.slots {
+				sharing[b.frozen] = append(sharing[b.frozen], i)
 			}
-			i = sharing[shared%s.slots]
-			shared++
+			i = sharing[b.frozen][n%s.slots]
+			shared[b.frozen]++
 		}
 		if i == len(size) {
 			size = append(size, 0)
@@ -108,7 +112,7 @@ func (s *shards) openFlow() (err error) {
 }
 
 // useInSlot makes the compute stream wait until the slot of b holds its parameters, for an operation with the number op.
-// isTaped says that a backward pass may come through the operation.
+// isTaped says that the operation is not within NoGrad.
 func (s *shards) useInSlot(b *bucket, op uint64, isTaped bool) error {
 	f := &s.flow
 	r := capture.Of(s.pg.Device())
@@ -284,7 +288,7 @@ func (p partSource) Read(string)            { p.s.settle() } // the group of a f
 
 // setParts tells the parameters which part of them this rank has, or that they are whole.
 func (s *shards) setParts(areDivided bool) {
-	for _, p := range s.parts {
+	for _, p := range slices.Concat(s.parts, s.frozen) {
 		var part *nn.Buffer
 		if areDivided {
 			part = nn.NewBuffer(p.Name(), p.local.Var()).Divided(nn.Span{Whole: p.Shape(), Lo: p.lo, Hi: p.hi})

@@ -89,7 +89,7 @@ func wrap[O Local](ctx context.Context, module nn.Model, pg *comm.ProcessGroup, 
 	largest := 2 << 20 * max(with.BucketCapMB, with.FirstBucketCapMB, slices.Max(append(with.BucketCapsMB, 0)))
 	s := &shards{
 		pg: pg, module: module, stage: with.Stage, slots: with.Slots, largest: int(largest),
-		copies: with.CopyShards, skipSync: with.SkipInitSync,
+		copies: with.CopyShards, skipSync: with.SkipInitSync, ignored: with.Ignore,
 	}
 	with.Hook = s
 	model, err := ddp.New(module, pg, &with.Options)

@@ -43,8 +43,8 @@ type Sink interface {
 type Source interface {
 	// Use makes the compute stream wait until the memory holds the values. It is called before an operation reads the
 	// memory: in its forward pass and, if it saves the variable, in its backward pass. The memory must keep the values
-	// until Use is called with another number op, which counts the operations in both passes. isTaped says that a
-	// backward pass may come through the operation. The error becomes that of the operation.
+	// until Use is called with another number op, which counts the operations in both passes. isTaped says that
+	// the operation is not within NoGrad. The error becomes that of the operation.
 	Use(op uint64, isTaped bool) error
 	// Read is called before a read or a write of the variable that is not an operation, such as a copy to the host. If
 	// the memory cannot hold the values then, Read panics. After an error the values are undefined, and the Source's

@@ -64,6 +64,12 @@ func assign(params []reducer.Param, order []int, caps []int) []assignment {
 	return closed
 }
 
+// Assign puts parameters without gradients into buckets of about cap bytes, by the rule for those that have gradients. It
+// returns the indices of each bucket's parameters.
+func Assign(params []reducer.Param, cap int) [][]int {
+	return members(assign(params, reversed(len(params)), []int{cap}))
+}
+
 // reversed returns the reverse of the order of registration. The reducer expects gradients in this order
 // until it knows rank 0's order.
 func reversed(n int) []int {

@@ -111,6 +111,11 @@ func New(ctx context.Context, pg *comm.ProcessGroup, params []reducer.Param, opt
 	if err := comm.Agree(ctx, pg, r.allocate(plan, o)); err != nil {
 		return nil, err
 	}
+	if h, ok := r.hook.(resident); ok {
+		if err := r.place(h); err != nil {
+			return nil, err
+		}
+	}
 	if r.reports, err = newReports(ctx, pg); err != nil {
 		return nil, err
 	}
@@ -147,11 +152,7 @@ func (r *Reducer) allocate(plan []assignment, o Options) (err error) {
 		return err
 	}
 	r.use(l)
-	resident, err := r.place()
-	if err != nil {
-		return err
-	}
-	if o.Unused != UnusedFound && !resident { // with UnusedFound the next pass may have another order
+	if _, ok := r.hook.(resident); o.Unused != UnusedFound && !ok { // with UnusedFound the next pass may have another order
 		if r.order, err = newOrder(r.pg, len(r.params)); err != nil {
 			return err
 		}

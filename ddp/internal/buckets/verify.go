@@ -29,6 +29,29 @@ func Listed[T any](what string, values []T) List {
 	return l
 }
 
+// OnAll returns, by index, what all ranks have. has says what this rank has, and is equally long on all ranks. If it is
+// empty, OnAll uses no collective.
+func OnAll(ctx context.Context, pg *comm.ProcessGroup, has []bool) ([]bool, error) {
+	if len(has) == 0 {
+		return nil, nil
+	}
+	lacks := make([]int64, len(has))
+	for i := range has {
+		if !has[i] {
+			lacks[i] = 1
+		}
+	}
+	ranks, err := comm.AllGatherInts(ctx, pg, lacks)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]bool, len(has))
+	for i := range all {
+		all[i] = !slices.ContainsFunc(ranks, func(lacks []int64) bool { return lacks[i] != 0 })
+	}
+	return all, nil
+}
+
 // Verify compares lists between the ranks. If the items of a list, or their number, differ on some rank
 // from rank 0, every rank gets a [*reducer.ModelMismatchError] that describes the first list that differs. All
 // ranks must call Verify with the same number of lists. If no list differs, Verify uses one collective.

@@ -1,0 +1,110 @@
+package zero
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/testkit/must"
+	"github.com/goddp/goddp/nn"
+)
+
+// New places a model parameter by parameter: besides what remains, no rank ever has more than the unrounded values of one.
+// Parameters and masters begin as those of a model that was placed before.
+func TestModelIsPlacedByParts(t *testing.T) {
+	const wide, layers = 128, 12
+	model := func() nn.Module {
+		var all []nn.Module
+		for range layers {
+			all = append(all, nn.Linear(wide, wide, &nn.LinearOptions{Compute: device.Float32}))
+		}
+		return nn.Sequential(all...)
+	}
+	for _, stage := range []int{1, 3} {
+		t.Run(fmt.Sprint("stage ", stage), func(t *testing.T) {
+			onBoth(t, func(pg *comm.ProcessGroup) error {
+				dev, opts := pg.Device(), deep
+				opts.BucketCapMB, opts.Seed = 0.03, 1
+				net := model()
+				if err := nn.Cast(net, device.BFloat16, &nn.CastOptions{Masters: true}); err != nil {
+					return err
+				}
+				w := must.New(staged(net, pg, adamW, opts, stage))
+				if m, most := dev.Memory(), int64(5*wide*wide); m.Peak > m.InUse+most {
+					return fmt.Errorf("New took %d bytes that it does not keep, want at most %d", m.Peak-m.InUse, most)
+				}
+				placed := model()
+				err := nn.Place(placed, dev, opts.Seed+uint64(pg.Rank()))
+				if err = errors.Join(err, nn.Cast(placed, device.BFloat16, &nn.CastOptions{Masters: true})); err != nil {
+					return err
+				}
+				want := must.New(staged(placed, pg, adamW, opts, stage))
+				if !bytes.Equal(must.New(w.wholeBits(net)), must.New(want.wholeBits(placed))) {
+					return errors.New("the parameters differ from those of a model that was placed before")
+				}
+				return sameState(pg, w, want)
+			}, 1, 4)
+		})
+	}
+}
+
+// If the initial values of a parameter are missing on one rank, New fails on all ranks.
+func TestModelThatCannotBePlaced(t *testing.T) {
+	onBoth(t, func(pg *comm.ProcessGroup) error {
+		net := newChain(double, 0)
+		if pg.Rank() == 1 {
+			net.Parameters()[3].SetInit(func(device.Device, device.Tensor, uint64, uint64) error { return errInjected })
+		}
+		if _, err := staged(net, pg, sgd, deep, 3); err == nil || !strings.Contains(err.Error(), errInjected.Error()) {
+			return fmt.Errorf("New returned %w", err)
+		}
+		return nil
+	}, 2)
+}
+
+// In stage 3 the frozen parameters are divided too. Training, an evaluation and Regroup do what they do in stage 1.
+func TestFrozenParametersAreDivided(t *testing.T) {
+	onBoth(t, func(pg *comm.ProcessGroup) error {
+		var want []float64
+		var parameters []byte
+		for _, stage := range []int{1, 3} {
+			net := newChain(double, 0)
+			for i, b := range net.blocks {
+				for k, p := range b.Parameters() {
+					if i%3 != 2 || k == 0 {
+						p.Freeze()
+					}
+				}
+			}
+			w := must.New(staged(net, pg, adamW, deep, stage))
+			if p := net.blocks[0].Parameters()[0]; p.Part() == nil != (stage == 1) {
+				return fmt.Errorf("stage %d: a frozen parameter has the part %v", stage, p.Part())
+			}
+			var losses []float64
+			for step := range 8 {
+				if step == 4 {
+					if hasState, err := w.zero.Regroup(pg.Context(), comm.Membership{Steps: step}); !hasState || err != nil {
+						return fmt.Errorf("has the state: %v, %w", hasState, err)
+					}
+				}
+				l, err := w.train(pg, device.Float64, step, step+1)
+				if err != nil {
+					return fmt.Errorf("stage %d, step %d: %w", stage, step, err)
+				}
+				losses = append(losses, l...)
+			}
+			got := must.New(w.wholeBits(net))
+			if stage == 1 {
+				want, parameters = losses, got
+			} else if !slices.Equal(losses, want) || !bytes.Equal(got, parameters) {
+				return fmt.Errorf("losses %v, want %v; the parameters are those of stage 1: %t", losses, want, bytes.Equal(got, parameters))
+			}
+		}
+		return nil
+	}, 2, 4)
+}
