@@ -9,7 +9,7 @@
 //	trace := profile.Of(pg.Device())
 //	trace.Start()
 //	... train ...
-//	trace.WriteFile("trace.json", pg.Rank()) // opens in ui.perfetto.dev or chrome://tracing
+//	trace.WriteFile(profile.RankPath("trace.json", pg.Rank()), pg.Rank()) // opens in ui.perfetto.dev or chrome://tracing
 //	fmt.Println(trace.Overlap())
 //
 // A span starts and ends at a [Moment]. A device's event is a Moment: its time is when the stream reached
@@ -23,5 +23,6 @@
 // kernels are recorded node by node. Without CUPTI, Start logs one line, and the trace contains only spans.
 // CUPTI observes the whole process: the trace of a device contains everything that the process ran on that GPU.
 //
-// The command "goddp trace trace.json" shows how long the GPU computed, communicated and was idle, and why.
+// The command "goddp trace" reads the traces of all ranks. It shows how long each computed, communicated and was idle, and
+// why; compares two traces; merges the ranks' traces; and draws a step. [RankPath] names the files of the ranks.
 package profile

@@ -52,8 +52,7 @@ func (r *Recorder) Overlap() Overlap {
 		}
 	}
 	comm = timeline.Union(comm)
-	beside := timeline.Both(comm, timeline.Union(compute))
 	o.Comm = timeline.Length(comm)
-	o.Hidden = timeline.Length(beside) - timeline.Length(timeline.Both(beside, timeline.Union(waits)))
+	o.Hidden = timeline.Length(timeline.Both(comm, timeline.Minus(timeline.Union(compute), timeline.Union(waits))))
 	return o
 }

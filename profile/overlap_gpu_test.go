@@ -91,15 +91,16 @@ func overlap(t *testing.T, dev device.Device, step func() error) (byEvents, byKe
 	if err := trace.WriteFile(path, 0); err != nil {
 		t.Fatal(err)
 	}
-	report, err := timeline.Analyze(path)
+	job, err := timeline.Read(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("\n%v", report)
+	report := job.Report()
+	t.Logf("\n%s", report.Text(true))
 	if report.Ranks[0].FromSpans {
 		t.Fatal("there are no kernels in the trace")
 	}
-	return report.Ranks[0].SpansHiddenPercent, report.Ranks[0].HiddenPercent
+	return trace.Overlap().Percent(), report.Ranks[0].HiddenPercent
 }
 
 // agree checks that two percentages differ by 3 points at most, and that they measure something.

@@ -261,11 +261,11 @@ func exposed(trace *profile.Recorder) (*float64, error) {
 	if err := trace.WriteFile(path, 0); err != nil {
 		return nil, err
 	}
-	report, err := timeline.Analyze(path)
+	job, err := timeline.Read(path)
 	if err != nil {
 		return nil, err
 	}
-	ms := report.Ranks[0].Exposed.Seconds() * 1e3 / traced
+	ms := job.Report().Mean.Exposed.Seconds() * 1e3
 	return &ms, nil
 }
 

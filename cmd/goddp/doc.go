@@ -5,7 +5,7 @@
 //	goddp doctor       # what would make a job fail or run slowly
 //	goddp dump JOB     # what every rank is doing
 //	goddp analyze DIR  # which of them is the culprit
-//	goddp trace trace.json # what the GPUs did, and why they were idle
+//	goddp trace trace*.json # where the time of a step went, and which rank is the slowest
 //	goddp plot run.jsonl -o curve.svg
 //	goddp page runs/one runs/two
 //	goddp tokens input.txt -o shards --tokenizer MODEL

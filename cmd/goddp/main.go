@@ -30,7 +30,7 @@ var commands = []command{
 	{"doctor", "check what would make a job fail or slow", examine},
 	{"dump", "write the flight records of a running job", dump},
 	{"analyze", "say from flight records which rank is the culprit", analyzeRecords},
-	{"trace", "say what the GPUs did in a trace, and why they were idle", trace},
+	{"trace", "say from the ranks' traces where the time of a step went", trace},
 	{"plot", "draw the curves of training runs", plotRuns},
 	{"page", "show training runs that golaunch has kept, in a browser", showRuns},
 	{"tokens", "make token shards of text, by GPT-2's encoding or a model's tokenizer", makeTokens},

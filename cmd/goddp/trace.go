@@ -4,39 +4,54 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path/filepath"
 
 	"github.com/spf13/pflag"
 
+	"github.com/goddp/goddp/cmd/goddp/internal/stepplot"
+	"github.com/goddp/goddp/internal/files"
 	"github.com/goddp/goddp/internal/timeline"
 )
 
 // trace implements "goddp trace", which says what traces of package profile show.
 func trace(args []string) error {
 	var asJSON, kernels bool
+	var before []string
+	var merged, picture string
 	fs := newFlags("trace")
+	fs.StringSliceVar(&before, "before", nil, "compare with these `files` or patterns: the traces before a change")
+	fs.StringVar(&picture, "svg", "", "draw the step of median length into this `file`, .svg, .png or .pdf, instead")
+	fs.StringVar(&merged, "merge", "", "write the traces of all ranks, on one clock, into this `file` for Perfetto, instead")
+	fs.BoolVar(&kernels, "kernels", false, "print all kernels, not only those that take the most")
 	fs.BoolVar(&asJSON, "json", false, "print the report as a JSON object, with times in nanoseconds")
-	fs.BoolVar(&kernels, "kernels", false, "also print what each kernel took, by its name")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
-			fmt.Fprintf(stdout, `Say what the GPUs did in a trace of package profile, and why they were idle.
+			fmt.Fprintf(stdout, `Say where the time of a training step went: on each rank, and for the job.
 
 Usage:
   goddp trace [flags] FILE...
 
-The files are traces of one job: one file for each rank, or one with several ranks.
+The files are traces of one job that package profile has written: a file for each rank, or
+one with several ranks. Ranks on different hosts are put on one clock.
 
-For each rank:
-  compute        time in which a kernel computed
-  communication  time in which a kernel communicated (NCCL's, or goddp's own)
-  exposed        the part of it in which no kernel computed
-  copies         time in which memory was copied or set
-  idle           time in which the GPU did nothing of this
-  hidden         the part of the communication that is not exposed; "by spans": the same
-                 by the events on the streams, as profile.Recorder's Overlap returns it
+The time of a step is the sum of four parts:
+  compute  a kernel computes
+  exposed  a kernel communicates, and none computes
+  copies   memory is copied or set, and no kernel runs
+  idle     nothing of this
+Beside them:
+  communication  a kernel communicates
+  hidden         the part of the communication during which a kernel computes
+  waiting        the part of the communication before the last rank takes part in it
+
+Examples:
+  goddp trace trace.json trace.rank*.json
+  goddp trace new*.json --before 'old*.json'
+  goddp trace trace*.json --svg step.svg
 
 Flags:
 %s
-Exit codes: 0 it is printed; 1 a file cannot be read; 2 usage.
+Exit codes: 0 it is printed; 1 a file cannot be read or written; 2 usage.
 `, fs.FlagUsages())
 			return nil
 		}
@@ -45,16 +60,54 @@ Exit codes: 0 it is printed; 1 a file cannot be read; 2 usage.
 	if fs.NArg() == 0 {
 		return usagef("want at least one file, got none")
 	}
-	report, err := timeline.Analyze(fs.Args()...)
+	job, err := timeline.Read(fs.Args()...)
 	if err != nil {
 		return err
 	}
-	if asJSON {
+	if picture != "" || merged != "" {
+		return draw(job, picture, merged)
+	}
+	report := job.Report()
+	switch {
+	case asJSON:
 		return json.NewEncoder(stdout).Encode(report)
+	case len(before) == 0:
+		fmt.Fprint(stdout, report.Text(kernels))
+		return nil
 	}
-	fmt.Fprint(stdout, report)
-	if kernels {
-		fmt.Fprint(stdout, report.KernelTable())
+	old, err := timeline.Read(expand(before)...)
+	if err != nil {
+		return err
 	}
+	fmt.Fprint(stdout, timeline.Compare(old.Report(), report, kernels))
 	return nil
+}
+
+// draw writes a picture of a job's step and its merged traces, each if it has a path.
+func draw(job *timeline.Job, picture, merged string) error {
+	if merged != "" {
+		if err := files.Write(merged, 0o644, job.Merge); err != nil {
+			return err
+		}
+	}
+	if picture == "" {
+		return nil
+	}
+	rows, err := job.MedianStep()
+	if err != nil {
+		return err
+	}
+	return stepplot.Save(picture, rows)
+}
+
+// expand replaces patterns by the names that match them. It keeps a pattern without a match, as shells do.
+func expand(patterns []string) (paths []string) {
+	for _, p := range patterns {
+		if found, err := filepath.Glob(p); err == nil && len(found) > 0 {
+			paths = append(paths, found...)
+			continue
+		}
+		paths = append(paths, p)
+	}
+	return paths
 }

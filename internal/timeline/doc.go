@@ -1,4 +1,4 @@
-// Package timeline reads the traces that package profile writes and says what the GPU of each rank did. It
-// reports how long the GPU computed and communicated, how much of the communication no computation hid, and
-// what the GPU waited for in its longest gaps.
+// Package timeline reads the traces that package profile writes of the ranks of a job, and puts them on one clock. It
+// says where the time of a step went: how long each rank computed, communicated without computing, and was idle, and
+// which rank the others waited for. It compares two jobs, merges the traces of a job, and finds the step to draw.
 package timeline

@@ -39,6 +39,12 @@ func Both(a, b []Interval) []Interval {
 	return out
 }
 
+// Minus returns the time that lies in a and not in b. a and b must be results of Union.
+func Minus(a, b []Interval) []Interval {
+	outside := Gaps(slices.Concat([]Interval{{End: time.Unix(0, -2*maxTime)}}, b, []Interval{{Begin: time.Unix(0, 2*maxTime-1)}}))
+	return Both(a, outside)
+}
+
 // Gaps returns the intervals between the intervals of a result of Union.
 func Gaps(ivs []Interval) []Interval {
 	var out []Interval

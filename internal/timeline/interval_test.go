@@ -26,6 +26,9 @@ func TestIntervals(t *testing.T) {
 	if got, want := Gaps(b), of(22, 25, 26, 29); !slices.Equal(got, want) {
 		t.Errorf("gaps: %v, want %v", got, want)
 	}
+	if got, want := Minus(a, b), of(0, 10, 22, 25, 26, 29); !slices.Equal(got, want) || !slices.Equal(Minus(a, nil), a) {
+		t.Errorf("minus: %v and %v, want %v and %v", got, Minus(a, nil), want, a)
+	}
 	if got := Length(a); got != 23*time.Millisecond {
 		t.Errorf("length %v, want 23 ms", got)
 	}

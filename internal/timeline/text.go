@@ -3,91 +3,212 @@ package timeline
 import (
 	"cmp"
 	"fmt"
+	"io"
+	"math"
 	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 )
 
-// String returns the report as text: a line for each rank, and the longest gaps of all ranks.
-func (r *Report) String() string {
+// mostKernels is how many kernels a text has, unless all are wanted.
+const mostKernels = 10
+
+// Text returns the report as text. It has all kernels or those that take the most.
+func (r *Report) Text(allKernels bool) string {
 	var text strings.Builder
-	fmt.Fprint(&text, "Times in milliseconds, and as a part of the total:\n")
-	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprint(w, "rank\tactivities\ttotal\tcompute\tcommunication\texposed\tcopies\tidle\thidden\tby spans\t\n")
-	type rankGap struct {
-		rank int
-		Gap
+	fmt.Fprintf(&text, "%s, times in milliseconds%s:\n", r.scope(), r.perStep())
+	w := newTable(&text)
+	fmt.Fprint(w, "\ttime\tcompute\t\texposed\t\tcopies\t\tidle\t\t  communication\thidden\twaiting\t\n")
+	line := func(name string, t Times) {
+		fmt.Fprintf(w, "%s\t%s\t", name, milliseconds(t.Total))
+		for _, d := range []time.Duration{t.Compute, t.Exposed, t.Copies, t.Idle} {
+			fmt.Fprintf(w, "%s\t%.1f%%\t", milliseconds(d), percent(d, max(t.Total, 1)))
+		}
+		hidden := "-"
+		if t.Communication > 0 {
+			hidden = fmt.Sprintf("%.1f%%", percent(t.Communication-t.Exposed, t.Communication))
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t\n", milliseconds(t.Communication), hidden, milliseconds(t.Waiting))
 	}
-	var gaps []rankGap
 	var fromSpans []string
 	for _, k := range r.Ranks {
-		part := func(d time.Duration) string {
-			return fmt.Sprintf("%s %4.1f%%", milliseconds(d), percent(d, max(k.Total, 1)))
-		}
-		fmt.Fprintf(w, "%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", k.Rank, k.Activities, milliseconds(k.Total),
-			part(k.Compute), part(k.Communication), part(k.Exposed), part(k.Copies), part(k.Idle),
-			hidden(k.Communication, k.HiddenPercent), hidden(k.SpansCommunication, k.SpansHiddenPercent))
-		for _, g := range k.Gaps {
-			gaps = append(gaps, rankGap{k.Rank, g})
-		}
+		line(fmt.Sprintf("rank %d", k.Rank), k.Times)
 		if k.FromSpans {
 			fromSpans = append(fromSpans, fmt.Sprint(k.Rank))
 		}
+	}
+	if len(r.Ranks) > 1 {
+		line("mean", r.Mean)
 	}
 	w.Flush()
 	if len(fromSpans) > 0 {
 		fmt.Fprintf(&text, "The trace has no kernels of rank %s, so the times are those of spans: of passes as a whole.\n", strings.Join(fromSpans, ", "))
 	}
-	slices.SortStableFunc(gaps, func(a, b rankGap) int { return cmp.Compare(b.Took, a.Took) })
-	if len(gaps) == 0 {
-		return text.String()
-	}
-	fmt.Fprint(&text, "\nThe longest gaps:\n")
-	for _, g := range gaps[:min(len(gaps), mostGaps)] {
-		fmt.Fprintf(&text, "  rank %d, %s ms after its first activity: %s ms\n    between %s and %s", g.rank, milliseconds(g.At), milliseconds(g.Took), brief(g.Before), brief(g.After))
-		if g.During != "" {
-			fmt.Fprintf(&text, ", in %s", g.During)
-		}
-		if g.Cause != "" {
-			fmt.Fprintf(&text, "\n    %s", g.Cause)
-		}
-		fmt.Fprintln(&text)
-	}
-	return text.String()
-}
-
-// KernelTable returns, for each rank, one line per name of the rank's activities. For a rank without activities, the
-// table says so.
-func (r *Report) KernelTable() string {
-	var text strings.Builder
-	for _, k := range r.Ranks {
-		var all time.Duration
-		for _, kernel := range k.Kernels {
-			all += kernel.Took
-		}
-		if len(k.Kernels) == 0 {
-			fmt.Fprintf(&text, "\nRank %d: its trace has no activities of a GPU.\n", k.Rank)
+	for _, c := range r.Clocks {
+		if c.Collectives == 0 {
+			fmt.Fprintf(&text, "The clock of %s may differ: its ranks have no collectives with rank %d.\n", c.Host, r.Ranks[0].Rank)
 			continue
 		}
-		fmt.Fprintf(&text, "\nRank %d, all activities by name, in milliseconds:\n", k.Rank)
-		w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
-		fmt.Fprint(w, "took\t\tcount\teach\t  name\n")
-		for _, kernel := range k.Kernels {
-			fmt.Fprintf(w, "%s\t%.1f%%\t%d\t%s\t  %s\n", milliseconds(kernel.Took), percent(kernel.Took, all), kernel.Count,
-				milliseconds(kernel.Took/time.Duration(kernel.Count)), kernel.Name)
-		}
-		w.Flush()
+		fmt.Fprintf(&text, "The clock of %s was %s ms ahead of that of rank %d, by the ends of %d collectives; the times are put right.\n",
+			c.Host, milliseconds(c.Ahead), r.Ranks[0].Rank, c.Collectives)
 	}
+	if s := r.Straggler; s != nil {
+		fmt.Fprintf(&text, "\nRank %d is the straggler: it began %d of %d collectives last, and another rank waited for it for %s ms (%.1f%%).\n",
+			s.Rank, s.Last, s.Collectives, milliseconds(s.Waited), percent(s.Waited, max(r.Mean.Total, 1)))
+		if s.Part != "" {
+			fmt.Fprintf(&text, "  %s: %s ms on rank %d, %s ms on the others (their median).\n", s.Part, milliseconds(s.Took), s.Rank, milliseconds(s.Others))
+		}
+	}
+	r.writeKernels(&text, allKernels)
+	r.writeGaps(&text)
 	return text.String()
 }
 
-// hidden returns a percentage of some communication, or a dash if there was none.
-func hidden(comm time.Duration, percent float64) string {
-	if comm == 0 {
-		return "-"
+// scope says what the trace holds.
+func (r *Report) scope() string {
+	steps := count(r.Ranks[0].Steps, "step")
+	if r.Ranks[0].Steps == 0 {
+		steps = "no whole step"
 	}
-	return fmt.Sprintf("%.1f%%", percent)
+	return count(len(r.Ranks), "rank") + ", " + steps
+}
+
+// perStep says whether times are those of a step.
+func (r *Report) perStep() string {
+	if r.Ranks[0].Steps == 0 {
+		return " of the whole trace"
+	}
+	return " of a step on average"
+}
+
+func (r *Report) writeKernels(text io.Writer, all bool) {
+	shown := r.Kernels
+	if !all {
+		shown = shown[:min(len(shown), mostKernels)]
+	}
+	if len(shown) == 0 {
+		return
+	}
+	what := "kernels"
+	if r.Ranks[0].FromSpans {
+		what = "spans"
+	}
+	of := "a step and rank"
+	if r.Ranks[0].Steps == 0 {
+		of = "a rank"
+	}
+	fmt.Fprintf(text, "\nThe %s that take the most, as a mean of %s:\n", what, of)
+	w := newTable(text)
+	fmt.Fprint(w, "took\t\tcount\teach\t  kind\t  name\n")
+	for _, k := range shown {
+		fmt.Fprintf(w, "%s\t%.1f%%\t%.4g\t%s\t  %s\t  %s\n", milliseconds(k.Took), percent(k.Took, max(r.Mean.Total, 1)), k.Count,
+			milliseconds(time.Duration(float64(k.Took)/k.Count)), k.Kind, k.Name)
+	}
+	w.Flush()
+	if n := len(r.Kernels) - len(shown); n > 0 {
+		fmt.Fprintf(text, "%d more: --kernels prints all.\n", n)
+	}
+}
+
+func (r *Report) writeGaps(text io.Writer) {
+	type rankGap struct {
+		rank int
+		Gap
+	}
+	var gaps []rankGap
+	for _, k := range r.Ranks {
+		for _, g := range k.Gaps {
+			gaps = append(gaps, rankGap{k.Rank, g})
+		}
+	}
+	if len(gaps) == 0 {
+		return
+	}
+	slices.SortStableFunc(gaps, func(a, b rankGap) int { return cmp.Compare(b.Took, a.Took) })
+	fmt.Fprint(text, "\nThe longest gaps:\n")
+	for _, g := range gaps[:min(len(gaps), mostGaps)] {
+		fmt.Fprintf(text, "  rank %d, %s ms after its first step began: %s ms\n    between %s and %s", g.rank, milliseconds(g.At), milliseconds(g.Took), brief(g.Before), brief(g.After))
+		if g.During != "" {
+			fmt.Fprintf(text, ", in %s", g.During)
+		}
+		if g.Cause != "" {
+			fmt.Fprintf(text, "\n    %s", g.Cause)
+		}
+		fmt.Fprintln(text)
+	}
+}
+
+// Compare returns a text that says what takes more or less time after a change than before. It has all kernels or those
+// that have changed the most.
+func Compare(before, after *Report, allKernels bool) string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "Before: %s; after: %s. Times in milliseconds%s, as a mean of the ranks:\n", before.scope(), after.scope(), after.perStep())
+	w := newTable(&text)
+	fmt.Fprint(w, "before\tafter\tchange\t\t\n")
+	line := func(before, after time.Duration, name string) {
+		part := "new"
+		if before > 0 {
+			part = fmt.Sprintf("%+.1f%%", 100*(float64(after)/float64(before)-1))
+		} else if after == 0 {
+			part = ""
+		}
+		fmt.Fprintf(w, "%s\t%s\t%+.3f\t%s\t  %s\n", milliseconds(before), milliseconds(after), float64(after-before)/1e6, part, name)
+	}
+	b, a := before.Mean, after.Mean
+	line(b.Total, a.Total, "time")
+	line(b.Compute, a.Compute, "compute")
+	line(b.Exposed, a.Exposed, "exposed communication")
+	line(b.Copies, a.Copies, "copies")
+	line(b.Idle, a.Idle, "idle")
+	line(b.Communication, a.Communication, "communication, hidden or exposed")
+	line(b.Waiting, a.Waiting, "of it waiting for the last rank")
+	w.Flush()
+
+	type change struct {
+		name          string
+		before, after time.Duration
+	}
+	at := map[string]*change{}
+	var all []*change
+	of := func(name string) *change {
+		if at[name] == nil {
+			at[name] = &change{name: name}
+			all = append(all, at[name])
+		}
+		return at[name]
+	}
+	for _, k := range before.Kernels {
+		of(k.Name).before = k.Took
+	}
+	for _, k := range after.Kernels {
+		of(k.Name).after = k.Took
+	}
+	slices.SortStableFunc(all, func(a, b *change) int {
+		return cmp.Compare(math.Abs(float64(b.after-b.before)), math.Abs(float64(a.after-a.before)))
+	})
+	if !allKernels {
+		all = all[:min(len(all), mostKernels)]
+	}
+	fmt.Fprint(&text, "\nWhat has changed the most:\n")
+	w = newTable(&text)
+	fmt.Fprint(w, "before\tafter\tchange\t\t  name\n")
+	for _, c := range all {
+		line(c.before, c.after, c.name)
+	}
+	w.Flush()
+	return text.String()
+}
+
+func newTable(out io.Writer) *tabwriter.Writer {
+	return tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+}
+
+func count(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprint(n, " ", what)
 }
 
 // brief truncates long names, whose beginning is the most informative part.

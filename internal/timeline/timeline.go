@@ -8,48 +8,54 @@ import (
 	"time"
 )
 
-// mostGaps is how many of a rank's longest gaps Analyze returns.
+// mostGaps is how many of a rank's longest gaps a report has.
 const mostGaps = 5
 
-// Report is what Analyze found out. Times are in nanoseconds in JSON.
+// Report says where the time of a job went. Times are in nanoseconds in JSON.
 type Report struct {
-	Ranks []Rank `json:"ranks"`
-}
-
-// Rank summarizes the activity of one rank's GPU, from its first to its last activity in the trace.
-type Rank struct {
-	Rank int `json:"rank"`
-	// FromSpans says that the trace has no activities of a GPU. The times are then computed from the spans:
-	// a pass counts as computation from its begin to its end.
-	FromSpans     bool          `json:"from_spans"`
-	Activities    int           `json:"activities"` // kernels, copies and memsets, or spans
-	Total         time.Duration `json:"total_ns"`
-	Compute       time.Duration `json:"compute_ns"`       // while a kernel computed
-	Communication time.Duration `json:"communication_ns"` // while a kernel communicated
-	Exposed       time.Duration `json:"exposed_ns"`       // while a kernel communicated and none computed
-	Copies        time.Duration `json:"copies_ns"`        // while memory was copied or set
-	Idle          time.Duration `json:"idle_ns"`          // while nothing of the above happened
-	// HiddenPercent is the part of Communication that is not exposed; it is 100 without communication.
-	// The two fields for spans hold the same quantities, computed from the events on the streams as by
-	// the method Overlap of profile.Recorder.
-	HiddenPercent      float64       `json:"hidden_percent"`
-	SpansCommunication time.Duration `json:"spans_communication_ns"`
-	SpansHiddenPercent float64       `json:"spans_hidden_percent"`
-	Gaps               []Gap         `json:"gaps"` // the longest ones, in descending order
-	// Kernels are the activities grouped by name, in descending order of total time.
+	Mean      Times      `json:"mean"` // of all ranks
+	Ranks     []Rank     `json:"ranks"`
+	Clocks    []Clock    `json:"clocks"`    // of the hosts other than that of the first rank
+	Straggler *Straggler `json:"straggler"` // nil if no rank made others wait
+	// Kernels are the activities of all ranks by name, the longest first: kernels, copies and memsets; without a GPU, spans.
 	Kernels []Kernel `json:"kernels"`
 }
 
-// Kernel is the total time of all activities with one name.
+// Times says where the time of a step went: Total is the sum of Compute, Exposed, Copies and Idle. If the trace has steps,
+// the times are means of a step, from the begin of the first to the end of the last; else they are those of the whole trace.
+type Times struct {
+	Total         time.Duration `json:"total_ns"`
+	Compute       time.Duration `json:"compute_ns"`       // while a kernel computed
+	Exposed       time.Duration `json:"exposed_ns"`       // while a kernel communicated and none computed
+	Copies        time.Duration `json:"copies_ns"`        // while memory was copied or set, and no kernel ran
+	Idle          time.Duration `json:"idle_ns"`          // while nothing of the above happened
+	Communication time.Duration `json:"communication_ns"` // while a kernel communicated
+	Waiting       time.Duration `json:"waiting_ns"`       // the part of Communication before the last rank began it
+}
+
+// Rank says what one rank's GPU did.
+type Rank struct {
+	Rank  int `json:"rank"`
+	Steps int `json:"steps"` // 0: the trace has none
+	Times
+	// FromSpans says that the trace has no activities of a GPU. The times are then computed from the spans:
+	// a pass counts as computation from its begin to its end.
+	FromSpans     bool    `json:"from_spans"`
+	HiddenPercent float64 `json:"hidden_percent"` // the part of Communication that is not exposed; 100 without communication
+	Gaps          []Gap   `json:"gaps"`           // the longest ones, in descending order
+}
+
+// Kernel is all activities with one name, in a step, as a mean over the ranks.
 type Kernel struct {
 	Name  string        `json:"name"`
-	Count int           `json:"count"`
+	Kind  string        `json:"kind"` // compute, communication, copy or wait
+	Count float64       `json:"count"`
 	Took  time.Duration `json:"took_ns"`
 }
 
 // Gap is an interval in which the GPU was idle.
 type Gap struct {
-	At     time.Duration `json:"at_ns"` // since the rank's first activity
+	At     time.Duration `json:"at_ns"` // since the begin of the first step, or of the trace if it has no steps
 	Took   time.Duration `json:"took_ns"`
 	Before string        `json:"before"` // the last activity before the gap
 	After  string        `json:"after"`  // the first activity after the gap
@@ -57,25 +63,45 @@ type Gap struct {
 	Cause  string        `json:"cause"`  // the cause of the gap; "" if the trace does not say it
 }
 
-// Analyze reads traces and returns what each rank's GPU did. A rank may be in one trace only.
-func Analyze(paths ...string) (*Report, error) {
-	report := &Report{}
-	from := map[int]string{}
-	for _, path := range paths {
-		ranks, err := read(path)
-		if err != nil {
-			return nil, err
-		}
-		for _, r := range ranks {
-			if first, ok := from[r.number]; ok {
-				return nil, fmt.Errorf("rank %d is in two files, %s and %s: want one file per rank", r.number, first, path)
+// part returns one of the times of which Total is the sum, by its name in a report.
+func (t *Times) part(name string) time.Duration {
+	return map[string]time.Duration{"compute": t.Compute, "exposed": t.Exposed, "copies": t.Copies, "idle": t.Idle}[name]
+}
+
+// Report says where the time went.
+func (j *Job) Report() *Report {
+	report := &Report{Clocks: slices.Concat([]Clock{}, j.clocks), Kernels: []Kernel{}}
+	at := map[string]int{}
+	for _, r := range j.ranks {
+		out, work := r.analyze()
+		report.Ranks = append(report.Ranks, out)
+		part := float64(max(1, out.Steps) * len(j.ranks))
+		for _, e := range work {
+			i, isKnown := at[e.name]
+			if !isKnown {
+				i = len(report.Kernels)
+				at[e.name], report.Kernels = i, append(report.Kernels, Kernel{Name: e.name, Kind: e.kind()})
 			}
-			from[r.number] = path
-			report.Ranks = append(report.Ranks, r.analyze())
+			report.Kernels[i].Count += 1 / part
+			report.Kernels[i].Took += time.Duration(float64(e.End.Sub(e.Begin)) / part)
 		}
 	}
-	slices.SortFunc(report.Ranks, func(a, b Rank) int { return cmp.Compare(a.Rank, b.Rank) })
-	return report, nil
+	slices.SortStableFunc(report.Kernels, func(a, b Kernel) int { return cmp.Compare(b.Took, a.Took) })
+	report.Straggler = j.findStraggler(report)
+	mean := func(of func(t *Times) *time.Duration) {
+		for i := range report.Ranks {
+			*of(&report.Mean) += *of(&report.Ranks[i].Times)
+		}
+		*of(&report.Mean) /= time.Duration(len(report.Ranks))
+	}
+	mean(func(t *Times) *time.Duration { return &t.Total })
+	mean(func(t *Times) *time.Duration { return &t.Compute })
+	mean(func(t *Times) *time.Duration { return &t.Exposed })
+	mean(func(t *Times) *time.Duration { return &t.Copies })
+	mean(func(t *Times) *time.Duration { return &t.Idle })
+	mean(func(t *Times) *time.Duration { return &t.Communication })
+	mean(func(t *Times) *time.Duration { return &t.Waiting })
+	return report
 }
 
 // isCommunication reports whether a kernel communicates: any kernel of NCCL, even in a group of one rank, or
@@ -84,86 +110,77 @@ func isCommunication(kernel string) bool {
 	return strings.HasPrefix(kernel, "nccl") || strings.HasPrefix(kernel, "oneRankReduce") || strings.HasPrefix(kernel, "small_all_reduce")
 }
 
-func (r *rank) analyze() Rank {
-	var work []event // the GPU's activities
-	var compute, comm, copies []Interval
-	var spanCompute, spanComm, waits []Interval
-	var spans []event // the spans of computation and communication
+// kind returns what happens in an activity of a GPU or in a span.
+func (e *event) kind() string {
+	switch {
+	case e.category == "kernel" && isCommunication(e.name):
+		return "communication"
+	case e.category == "kernel":
+		return "compute"
+	case e.category == "gpu_memcpy" || e.category == "gpu_memset":
+		return "copy"
+	case e.isWait:
+		return "wait"
+	}
+	return e.category
+}
+
+// analyze returns what a rank did between its first and its last step, and the events that say so.
+func (r *rank) analyze() (out Rank, work []event) {
+	window := r.window()
+	var byKind, bySpans [3][]Interval // compute, communication, copies; compute, communication, waits
+	var spans []event
 	for _, e := range r.events {
-		switch e.category {
-		case "kernel":
-			if isCommunication(e.name) {
-				comm = append(comm, e.Interval)
-			} else {
-				compute = append(compute, e.Interval)
-			}
-			work = append(work, e)
-		case "gpu_memcpy", "gpu_memset":
-			copies = append(copies, e.Interval)
-			work = append(work, e)
-		case "compute":
-			if e.isWait {
-				waits = append(waits, e.Interval)
-				continue
-			}
-			spanCompute = append(spanCompute, e.Interval)
+		within := Both([]Interval{e.Interval}, []Interval{window})
+		if len(within) == 0 {
+			continue
+		}
+		e.Interval = within[0]
+		switch {
+		case e.category == "compute" && e.isWait:
+			bySpans[2] = append(bySpans[2], e.Interval)
 			spans = append(spans, e)
-		case "communication":
-			spanComm = append(spanComm, e.Interval)
+		case e.category == "compute":
+			bySpans[0] = append(bySpans[0], e.Interval)
 			spans = append(spans, e)
+		case e.category == "communication":
+			bySpans[1] = append(bySpans[1], e.Interval)
+			spans = append(spans, e)
+		case e.kind() == "compute":
+			byKind[0] = append(byKind[0], e.Interval)
+			work = append(work, e)
+		case e.kind() == "communication":
+			byKind[1] = append(byKind[1], e.Interval)
+			work = append(work, e)
+		case e.kind() == "copy":
+			byKind[2] = append(byKind[2], e.Interval)
+			work = append(work, e)
 		}
 	}
-	spanCompute, spanComm, waits = Union(spanCompute), Union(spanComm), Union(waits)
-	spanHidden := Both(spanComm, spanCompute)
-	hiddenBySpans := Length(spanHidden) - Length(Both(spanHidden, waits))
-
-	out := Rank{Rank: r.number, SpansCommunication: Length(spanComm), Gaps: []Gap{}, Kernels: byName(work)}
-	out.SpansHiddenPercent = percent(hiddenBySpans, out.SpansCommunication)
+	out = Rank{Rank: r.number, Steps: len(r.steps), Gaps: []Gap{}}
+	compute, comm, copies := Union(byKind[0]), Union(byKind[1]), Union(byKind[2])
 	if len(work) == 0 {
 		out.FromSpans = true
-		work, compute, comm = spans, spanCompute, spanComm
+		work = spans
+		compute, comm, copies = Minus(Union(bySpans[0]), Union(bySpans[2])), Union(bySpans[1]), nil
 	}
-	compute, comm = Union(compute), Union(comm)
-	copies = Union(copies)
-	busy := Union(slices.Concat(compute, comm, copies))
-	hidden := Length(Both(comm, compute))
-	out.Activities = len(work)
-	out.Compute, out.Communication, out.Copies = Length(compute), Length(comm), Length(copies)
-	if out.FromSpans {
-		hidden = hiddenBySpans
-		out.Compute -= Length(Both(compute, waits))
+	if len(work) == 0 {
+		return out, nil
 	}
-	out.Exposed = out.Communication - hidden
-	out.HiddenPercent = percent(hidden, out.Communication)
-	if len(busy) == 0 {
-		return out
+	kernels := Union(slices.Concat(compute, comm))
+	busy := Union(slices.Concat(kernels, copies))
+	each := func(ivs []Interval) time.Duration { return Length(ivs) / time.Duration(max(1, out.Steps)) }
+	out.Times = Times{
+		Total: each([]Interval{window}), Compute: each(compute), Exposed: each(Minus(comm, compute)), Copies: each(Minus(copies, kernels)),
+		Idle: each(Minus([]Interval{window}, busy)), Communication: each(comm),
 	}
-	first := busy[0].Begin
-	out.Total = busy[len(busy)-1].End.Sub(first)
-	out.Idle = out.Total - Length(busy)
+	out.HiddenPercent = percent(out.Communication-out.Exposed, out.Communication)
 	gaps := Gaps(busy)
 	slices.SortStableFunc(gaps, func(a, b Interval) int { return cmp.Compare(b.End.Sub(b.Begin), a.End.Sub(a.Begin)) })
 	for _, g := range gaps[:min(len(gaps), mostGaps)] {
-		out.Gaps = append(out.Gaps, r.explain(g, first, work))
+		out.Gaps = append(out.Gaps, r.explain(g, window.Begin, work))
 	}
-	return out
-}
-
-// byName returns the total time of the activities of each name.
-func byName(work []event) []Kernel {
-	at := map[string]int{}
-	all := []Kernel{}
-	for _, e := range work {
-		i, ok := at[e.name]
-		if !ok {
-			i = len(all)
-			at[e.name], all = i, append(all, Kernel{Name: e.name})
-		}
-		all[i].Count++
-		all[i].Took += e.End.Sub(e.Begin)
-	}
-	slices.SortStableFunc(all, func(a, b Kernel) int { return cmp.Compare(b.Took, a.Took) })
-	return all
+	return out, work
 }
 
 // percent returns part as a percentage of whole. If whole is 0, it returns 100.
