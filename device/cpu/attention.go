@@ -216,15 +216,13 @@ func (a *attention[T]) forward(out kernels.Heads, lse device.Tensor) {
 			n := t.keys()
 			for r := range t.queries() {
 				row, before := s[r*n:(r+1)*n], top[r]
-				for _, v := range row {
-					top[r] = max(top[r], v)
-				}
+				top[r] = max(before, largest(row))
 				shift := top[r]
 				if math.IsInf(float64(shift), -1) {
 					shift = 0
 				}
 				smaller := T(math.Exp(float64(before - shift)))
-				total[r] = total[r]*smaller + exps(row, row, shift)
+				total[r] = total[r]*smaller + T(exps(row, row, float64(shift)))
 				if smaller != 1 {
 					for d := range sum[r*a.q.D : (r+1)*a.q.D] {
 						sum[r*a.q.D+d] *= smaller
@@ -258,59 +256,6 @@ func (a *attention[T]) addRows(sum, numbers []T, transpose bool, t block, h head
 		p.m = t.keys()
 	}
 	gemm(a.kernels.blas, p, 1, numbers, h.rows(t.b, head, from, to), 1, sum)
-}
-
-// exps writes the exponentials of x minus shift to dst and returns their sum.
-func exps[T float](dst, x []T, shift T) (sum T) {
-	switch x := any(x).(type) {
-	case []float32:
-		return T(exps32(any(dst).([]float32), x, float32(shift)))
-	case []float64:
-		dst := any(dst).([]float64)
-		for i, v := range x {
-			e := math.Exp(v - float64(shift))
-			dst[i] = e
-			sum += T(e)
-		}
-	}
-	return sum
-}
-
-// exps32 is exps for float32. No element of x may be larger than shift. It splits x·log2(e) into an
-// integer n and a remainder f with |f| ≤ 1/2, and computes 2ⁿ·e^(f·ln 2) with a polynomial for the second
-// factor. The error is less than 2 units in the last place. Results below 2^-126 are 0.
-func exps32(dst, x []float32, shift float32) (sum float32) {
-	const (
-		round    = 0x1.8p23 // adding this constant leaves the integer in the lowest bits
-		log2e    = float32(math.Log2E)
-		ln2High  = float32(0.693359375)
-		ln2Low   = float32(-2.12194440e-4)
-		smallest = float32(-87.33)
-	)
-	dst = dst[:len(x)]
-	for i, v := range x {
-		v -= shift
-		if v < smallest {
-			dst[i] = 0
-			continue
-		}
-		n := v*log2e + round
-		bits := math.Float32bits(n)
-		n -= round
-		r := v - n*ln2High
-		r -= n * ln2Low
-		e := float32(1.9875691500e-4)
-		e = e*r + 1.3981999507e-3
-		e = e*r + 8.3334519073e-3
-		e = e*r + 4.1665795894e-2
-		e = e*r + 1.6666665459e-1
-		e = e*r + 5.0000001201e-1
-		e = e*r*r + r + 1
-		e *= math.Float32frombits((bits + 127) << 23)
-		dst[i] = e
-		sum += e
-	}
-	return sum
 }
 
 // gradients computes those of the gradients of q, k and v that have a destination in to.
@@ -351,7 +296,7 @@ func (a *attention[T]) derive(p, ds []T, t block, g heads[T], lse, delta []T) {
 	for i := t.i; i < t.iTo; i++ {
 		at := (t.b*a.q.H+t.head)*a.q.T + i
 		row, d := p[(i-t.i)*n:][:n], ds[(i-t.i)*n:][:n]
-		exps(row, row, lse[at])
+		exps(row, row, float64(lse[at]))
 		for j, p := range row {
 			d[j] = p * a.scale * (d[j] - delta[at])
 		}

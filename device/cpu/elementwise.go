@@ -124,6 +124,12 @@ func cost(op kernels.UnaryOp) int {
 	return 8
 }
 
+// float32s returns v if its type is float32, else nil. Vector kernels exist only for that type.
+func float32s[T float](v []T) []float32 {
+	f, _ := any(v).([]float32)
+	return f
+}
+
 // apply computes dst = op(x).
 func apply[T float](op kernels.UnaryOp, dst, x []T) {
 	x = x[:len(dst)]
@@ -155,6 +161,9 @@ func apply[T float](op kernels.UnaryOp, dst, x []T) {
 			dst[i] = v
 		}
 	default:
+		if vectorUnary(op.Func, float32s(dst), float32s(x)) {
+			return
+		}
 		f := function(op)
 		for i, v := range x {
 			dst[i] = T(f(float64(v)))
@@ -322,6 +331,9 @@ func derive[T float](op kernels.UnaryOp, dst, g, v []T) {
 			}
 		}
 	default:
+		if vectorUnaryGrad(op.Func, float32s(dst), float32s(g), float32s(v)) {
+			return
+		}
 		df := derivative(op)
 		for i, x := range v {
 			dst[i] = T(float64(g[i]) * df(float64(x)))

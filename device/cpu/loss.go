@@ -121,22 +121,10 @@ func crossEntropy[T float](k *kernelSet, loss, sums, logits, labels device.Tenso
 // rowLoss returns log Σ e^(x[j] - x[label]), and log Σ e^x[j]. The first sum excludes the label's term,
 // which is 1, so that a loss near 0 is accurate.
 func rowLoss[T float](x []T, label int64) (loss, lse float64) {
-	own, top := float64(x[label]), T(math.Inf(-1))
-	parts := [2][]T{x[:label], x[label+1:]}
-	for _, part := range parts {
-		for _, v := range part {
-			top = max(top, v)
-		}
-	}
-	others := float64(top) // log Σ e^x[j] without the label
-	if !math.IsInf(others, -1) {
-		var s float64
-		for _, part := range parts {
-			for _, v := range part {
-				s += math.Exp(float64(v) - float64(top))
-			}
-		}
-		others += math.Log(s)
+	own, before, after := float64(x[label]), x[:label], x[label+1:]
+	others := float64(max(largest(before), largest(after))) // log Σ e^x[j] without the label
+	if top := others; !math.IsInf(top, -1) {
+		others += math.Log(exps(nil, before, top) + exps(nil, after, top))
 	}
 	if math.IsInf(own, 1) {
 		own = math.NaN()
@@ -158,7 +146,7 @@ func crossEntropyGrad[T float](k *kernelSet, dst device.Tensor, acc device.Accum
 	tiled(k, d, acc, func(t []T, lo int) {
 		for r := lo / n; r < m && r*n < lo+len(t); r++ { // for each row r that the tile intersects
 			from, to := max(r*n-lo, 0), min((r+1)*n-lo, len(t))
-			probabilities(t[from:to], x[lo+from:lo+to], each[m+r])
+			exps(t[from:to], x[lo+from:lo+to], each[m+r])
 			if i := r*n + int(l[r]) - lo; i >= 0 && i < len(t) {
 				t[i] = T(math.Expm1(-each[r]))
 			}
@@ -167,26 +155,6 @@ func crossEntropyGrad[T float](k *kernelSet, dst device.Tensor, acc device.Accum
 			}
 		}
 	})
-}
-
-// probabilities computes dst = e^(x - lse), where lse is log Σ e^x of the row. dst may be x.
-func probabilities[T float](dst, x []T, lse float64) {
-	first := T(lse) // x - first is exact where it is small
-	rest := T(lse - float64(first))
-	var buf [tile]T
-	for lo := 0; lo < len(x); lo += tile {
-		hi := min(lo+tile, len(x))
-		part := buf[:hi-lo]
-		for i, v := range x[lo:hi] {
-			part[i] = v - first
-		}
-		exps(dst[lo:hi], part, rest)
-		for i, v := range part {
-			if dst[lo+i] == 0 && v > -110 { // exps has returned 0 for a subnormal result
-				dst[lo+i] = T(math.Exp(float64(v) - float64(rest)))
-			}
-		}
-	}
 }
 
 func crossEntropyInPlace[T float](k *kernelSet, losses, logits, labels device.Tensor) {
@@ -202,7 +170,7 @@ func crossEntropyInPlace[T float](k *kernelSet, losses, logits, labels device.Te
 			}
 			loss, lse := rowLoss(row, l[lo])
 			each[lo] = T(loss)
-			probabilities(row, row, lse)
+			exps(row, row, lse)
 			row[l[lo]] = T(math.Expm1(-loss))
 		}
 	})

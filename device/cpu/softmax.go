@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"math"
+	"slices"
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/internal/operand"
@@ -98,13 +99,7 @@ func softmaxLines[T float](k *kernelSet, l operand.Lines, dst, x device.Tensor, 
 // softmax writes the softmax of x to p, which may be x. The largest element is subtracted first, so that no
 // exponential overflows.
 func softmax[T float](p, x []T) {
-	_, top := largest(x)
-	var s float64
-	for i, v := range x {
-		e := math.Exp(float64(v) - top)
-		s += e
-		p[i] = T(e)
-	}
+	s := exps(p, x, float64(largest(x)))
 	for i, e := range p {
 		p[i] = T(float64(e) / s)
 	}
@@ -113,25 +108,40 @@ func softmax[T float](p, x []T) {
 // logSumExp returns log Σ exp(x) as the sum of the largest element and of the rest. The rest is accurate near 0,
 // because it excludes the largest element's term, which is 1.
 func logSumExp[T float](x []T) (top, rest float64) {
-	at, top := largest(x)
-	s := top - top // NaN if the top is infinite
-	for _, part := range [][]T{x[:at], x[at+1:]} {
-		for _, v := range part {
-			s += math.Exp(float64(v) - top)
-		}
+	most := largest(x)
+	top = float64(most)
+	if math.IsNaN(top) || math.IsInf(top, 0) {
+		return top, math.NaN()
 	}
-	return top, math.Log1p(s)
+	at := slices.Index(x, most)
+	return top, math.Log1p(exps(nil, x[:at], top) + exps(nil, x[at+1:], top))
 }
 
-// largest returns the largest element, or a NaN, and its position.
-func largest[T float](x []T) (at int, top float64) {
-	most := x[0]
+// largest returns the largest element, or a NaN, or -Inf of none.
+func largest[T float](x []T) T {
+	if most, ok := vectorLargest(float32s(x)); ok {
+		return T(most)
+	}
+	most := T(math.Inf(-1))
+	for _, v := range x {
+		most = max(most, v)
+	}
+	return most
+}
+
+// exps writes the exponentials of x minus shift to dst unless it is nil, and returns their sum.
+func exps[T float](dst, x []T, shift float64) (sum float64) {
+	if sum, ok := vectorExps(float32s(dst), float32s(x), shift); ok {
+		return sum
+	}
 	for i, v := range x {
-		if v > most || v != v {
-			at, most = i, v
+		e := math.Exp(float64(v) - shift)
+		sum += e
+		if dst != nil {
+			dst[i] = T(e)
 		}
 	}
-	return at, float64(most)
+	return sum
 }
 
 // softmaxLinesGrad computes the gradient y·(g - d), where d is the sum of g·y along the line. The gradient of

@@ -20,6 +20,9 @@ func (k *kernelSet) SwiGLUGrad(_ device.Stream, to kernels.SwiGLUGrads, g, gate,
 func swiGLU[T float](k *kernelSet, dst, gate, up device.Tensor) {
 	d, x, y := device.Elements[T](dst), device.Elements[T](gate), device.Elements[T](up)
 	k.each(len(d), 8, func(lo, hi int) {
+		if vectorSwiGLU(float32s(d[lo:hi]), float32s(x[lo:hi]), float32s(y[lo:hi])) {
+			return
+		}
 		for i := lo; i < hi; i++ {
 			v := float64(x[i])
 			d[i] = T(v * sigmoid(v) * float64(y[i]))
@@ -37,15 +40,29 @@ func swiGLUGrad[T float](k *kernelSet, to kernels.SwiGLUGrads, g, gate, up devic
 		dy = device.Elements[T](to.Up)
 	}
 	k.each(len(of), 8, func(lo, hi int) {
-		for i := lo; i < hi; i++ {
-			v, d := float64(x[i]), float64(of[i])
-			s := sigmoid(v)
+		var gateGrad, upGrad [tile]T
+		for ; lo < hi; lo += tile {
+			n := min(tile, hi-lo)
+			swiGLUSlopes(gateGrad[:n], upGrad[:n], of[lo:lo+n], x[lo:lo+n], y[lo:lo+n])
 			if dx != nil {
-				device.Accumulate(&dx[i], to.AccGate, T(d*float64(y[i])*(s*(1+v*(1-s)))))
+				accumulate(dx[lo:lo+n], to.AccGate, gateGrad[:])
 			}
 			if dy != nil {
-				device.Accumulate(&dy[i], to.AccUp, T(d*(v*s)))
+				accumulate(dy[lo:lo+n], to.AccUp, upGrad[:])
 			}
 		}
 	})
+}
+
+// swiGLUSlopes computes the gradients of gate and up.
+func swiGLUSlopes[T float](gateGrad, upGrad, g, gate, up []T) {
+	if vectorSwiGLUGate(float32s(gateGrad), float32s(g), float32s(gate), float32s(up)) {
+		vectorSwiGLU(float32s(upGrad), float32s(gate), float32s(g)) // SiLU(gate)·g
+		return
+	}
+	for i, v := range g {
+		x, d := float64(gate[i]), float64(v)
+		s := sigmoid(x)
+		gateGrad[i], upGrad[i] = T(d*float64(up[i])*(s*(1+x*(1-s)))), T(d*(x*s))
+	}
 }

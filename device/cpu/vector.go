@@ -1,0 +1,78 @@
+//go:build cgo && (amd64 || arm64)
+
+package cpu
+
+/*
+#include "vector.h"
+
+#cgo noescape vector_apply
+#cgo nocallback vector_apply
+#cgo noescape vector_exps
+#cgo nocallback vector_exps
+#cgo noescape vector_largest
+#cgo nocallback vector_largest
+*/
+import "C"
+
+import (
+	"runtime"
+	"unsafe"
+
+	features "golang.org/x/sys/cpu"
+
+	"github.com/goddp/goddp/internal/kernels"
+)
+
+// hasVectors reports whether the processor has the instructions for which vector.c is compiled.
+var hasVectors = runtime.GOARCH == "arm64" || features.X86.HasAVX2 && features.X86.HasFMA
+
+// vectorFunctions has functions of x, and the products of g and their derivatives at x.
+var vectorFunctions = map[kernels.UnaryFunc]struct{ value, slope C.enum_vector_function }{
+	kernels.FuncExp:      {C.EXP, C.NONE},
+	kernels.FuncTanh:     {C.TANH, C.TANH_SLOPE},
+	kernels.FuncSigmoid:  {C.SIGMOID, C.SIGMOID_SLOPE},
+	kernels.FuncSiLU:     {C.SILU, C.SILU_SLOPE},
+	kernels.FuncGELU:     {C.GELU, C.GELU_SLOPE},
+	kernels.FuncGELUTanh: {C.GELU_TANH, C.GELU_TANH_SLOPE},
+}
+
+func vectorUnary(f kernels.UnaryFunc, dst, x []float32) bool {
+	return vectorApply(vectorFunctions[f].value, dst, x, x, x)
+}
+
+func vectorUnaryGrad(f kernels.UnaryFunc, dst, g, x []float32) bool {
+	return vectorApply(vectorFunctions[f].slope, dst, x, g, g)
+}
+
+func vectorSwiGLU(dst, gate, up []float32) bool {
+	return vectorApply(C.SWIGLU, dst, gate, up, up)
+}
+
+func vectorSwiGLUGate(dst, g, gate, up []float32) bool {
+	return vectorApply(C.SWIGLU_GATE, dst, gate, up, g)
+}
+
+func vectorApply(f C.enum_vector_function, dst, a, b, c []float32) bool {
+	if !hasVectors || f == C.NONE || dst == nil {
+		return false
+	}
+	n := len(dst)
+	C.vector_apply(f, first(dst), first(a[:n]), first(b[:n]), first(c[:n]), C.long(n))
+	return true
+}
+
+func vectorExps(dst, x []float32, shift float64) (sum float64, ok bool) {
+	if !hasVectors || x == nil {
+		return 0, false
+	}
+	return float64(C.vector_exps(first(dst), first(x), C.long(len(x)), C.double(shift))), true
+}
+
+func vectorLargest(x []float32) (most float32, ok bool) {
+	if !hasVectors || len(x) == 0 {
+		return 0, false
+	}
+	return float32(C.vector_largest(first(x), C.long(len(x)))), true
+}
+
+func first(x []float32) *C.float { return (*C.float)(unsafe.SliceData(x)) }

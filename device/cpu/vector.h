@@ -1,0 +1,18 @@
+// Kernels on float32 that use the processor's vector instructions. See vector.c.
+
+enum vector_function {
+	NONE, EXP, TANH, SIGMOID, SILU, GELU, GELU_TANH,
+	// The next functions multiply b by a derivative at a.
+	TANH_SLOPE, SIGMOID_SLOPE, SILU_SLOPE, GELU_SLOPE, GELU_TANH_SLOPE,
+	SWIGLU,      // SiLU(a)*b
+	SWIGLU_GATE, // c times the derivative of SiLU(a)*b with respect to a
+};
+
+// vector_apply computes dst = f(a, b, c) for n elements. It ignores the operands that f does not have. dst may be an operand.
+void vector_apply(enum vector_function f, float *dst, const float *a, const float *b, const float *c, long n);
+
+// vector_exps writes e^(x - shift) to dst unless dst is null, and returns the sum. It adds in eight lanes.
+double vector_exps(float *dst, const float *x, long n, double shift);
+
+// vector_largest returns the largest of n > 0 elements, or a NaN.
+float vector_largest(const float *x, long n);

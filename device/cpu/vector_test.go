@@ -1,0 +1,123 @@
+package cpu
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/goddp/goddp/internal/kernels"
+)
+
+// specials returns numbers of all exponents and signs, zeros, infinities and NaN.
+func specials() []float32 {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	xs := []float32{float32(math.NaN())}
+	for exponent := range uint32(256) {
+		for _, mantissa := range []uint32{0, 1, 1<<23 - 1, rnd.Uint32N(1 << 23), rnd.Uint32N(1 << 23)} {
+			for _, sign := range []uint32{0, 1 << 31} {
+				xs = append(xs, math.Float32frombits(sign|exponent<<23|mantissa))
+			}
+		}
+	}
+	for range 3000 {
+		xs = append(xs, float32(rnd.NormFloat64()*20))
+	}
+	return xs
+}
+
+// near reports whether got is at most one unit in the last place from want.
+func near(got, want float32) bool {
+	if got == want || got != got && want != want {
+		return true
+	}
+	return got == math.Nextafter32(want, got)
+}
+
+// Vector kernels agree with the plain ones on all numbers, and an element's result does not depend on its position.
+func TestVectorsAgreeWithPlainKernels(t *testing.T) {
+	xs := specials()
+	ones := make([]float32, len(xs))
+	for i := range ones {
+		ones[i] = 1
+	}
+	type vector struct {
+		name  string
+		f     func(dst, x, one []float32) bool
+		plain func(x float64) float64
+	}
+	silu := function(kernels.SiLU)
+	all := []vector{
+		{"SwiGLU", func(dst, x, one []float32) bool { return vectorSwiGLU(dst, x, one) }, silu},
+		{"SwiGLU's gate", func(dst, x, one []float32) bool { return vectorSwiGLUGate(dst, one, x, one) }, derivative(kernels.SiLU)},
+	}
+	for _, op := range []kernels.UnaryOp{kernels.Exp, kernels.Tanh, kernels.Sigmoid, kernels.SiLU, kernels.GELU, kernels.GELUTanh} {
+		all = append(all, vector{op.String(), func(dst, x, _ []float32) bool { return vectorUnary(op.Func, dst, x) }, function(op)})
+		if op != kernels.Exp {
+			all = append(all, vector{op.String() + "'s derivative", func(dst, x, one []float32) bool { return vectorUnaryGrad(op.Func, dst, one, x) }, derivative(op)})
+		}
+	}
+	for _, v := range all {
+		got := make([]float32, len(xs))
+		if !v.f(got, xs, ones) {
+			t.Skip("needs AVX2 and cgo")
+		}
+		for i, x := range xs {
+			if want := float32(v.plain(float64(x))); !near(got[i], want) {
+				t.Errorf("%s of %g is %g, want %g", v.name, x, got[i], want)
+			}
+		}
+		for n := 1; n < 10; n++ {
+			part := append([]float32(nil), xs[len(xs)-n:]...)
+			v.f(part, part, ones[:n])
+			for i, y := range part {
+				if at := len(xs) - n + i; y != got[at] {
+					t.Errorf("%s of %g is %g as element %d of %d, want %g", v.name, xs[at], y, i, n, got[at])
+				}
+			}
+		}
+	}
+}
+
+// The sum of exponentials and the largest element agree with the plain ones for all lengths, NaN and infinities included.
+func TestVectorReductions(t *testing.T) {
+	nan, inf := float32(math.NaN()), float32(math.Inf(1))
+	for n := 1; n < 40; n++ {
+		for _, odd := range []float32{0, nan, inf, -inf} {
+			for at := range n {
+				x := random(n)
+				if odd != 0 {
+					x[at] = odd
+				}
+				var want struct {
+					top float32
+					sum float64
+				}
+				want.top = -inf
+				e := make([]float64, n)
+				for i, v := range x {
+					want.top = max(want.top, v)
+					e[i] = math.Exp(float64(v) - 0.25)
+					want.sum += e[i]
+				}
+				name := fmt.Sprintf("%d numbers, %v at %d", n, odd, at)
+				if got := largest(x); !near(got, want.top) {
+					t.Errorf("%s: the largest is %v, want %v", name, got, want.top)
+				}
+				if got := exps(nil, x, 0.25); !near(float32(got), float32(want.sum)) {
+					t.Errorf("%s: the sum is %v, want %v", name, got, want.sum)
+				}
+				y := make([]float32, n+1)
+				exps(y[:n], x, 0.25)
+				for i, want := range e {
+					if !near(y[i], float32(want)) {
+						t.Errorf("%s: exponential %d is %v, want %v", name, i, y[i], want)
+					}
+				}
+				if y[n] != 0 {
+					t.Errorf("%s: wrote %v behind the end", name, y[n])
+				}
+			}
+		}
+	}
+}
