@@ -167,7 +167,7 @@ var optimizers = map[string]func([]*nn.Parameter) (optimizer, error){
 }
 
 // Captured steps equal steps that are not captured, with a schedule, dropout, batch normalisation, clipping, and
-// batches of two sizes. A step is captured in its third call.
+// batches of two sizes. A step is captured in its third call. Its replays count as many operations.
 func TestEmulatedCapturedStepsEqualEagerSteps(t *testing.T) {
 	dev := openGPU(t)
 	for name, dt := range map[string]device.DType{"SGD": device.Float32, "RMSprop": device.Float32, "AdamW": device.BFloat16} {
@@ -187,7 +187,9 @@ func TestEmulatedCapturedStepsEqualEagerSteps(t *testing.T) {
 						size = 5
 					}
 					x, y := m.batch(n, size)
+					before := autograd.Operations(dev)
 					losses = append(losses, lossOf(t, step, x, y))
+					losses = append(losses, autograd.Operations(dev)-before)
 					if committed, consistent := m.opt.Committed(); committed != n+1 || !consistent {
 						t.Fatalf("after step %d: %d are committed, consistent: %v", n, committed, consistent)
 					}

@@ -112,6 +112,9 @@ func (s *state) call(out *Variable) *Call {
 	c := s.calls[n-1]
 	s.calls = s.calls[:n-1]
 	c.s, c.kernels, c.Stream, c.Out = s, kernels.Of(s.dev), s.dev.Compute(), out.t
+	if s.counter != nil && s.repeats == 0 {
+		c.kernels = s.counter
+	}
 	c.Kernels = c.kernels
 	return c
 }

@@ -25,6 +25,7 @@ type state struct {
 	shapes  []device.Shape // the last result of operands
 	holds   []hold         // reads that Compute has not waited for yet
 	side    device.Stream  // for the gradients of weights in captured steps; nil before the first one
+	counter *counter       // nil unless the program has called Operations
 	changes uint64         // counts changes of the leaves that gradients and memory depend on: see stepCapture
 
 	// Memory that belongs to the program and that the garbage collector frees.

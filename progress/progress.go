@@ -86,8 +86,8 @@ type Options struct {
 	// page then shows this time apart from that of the part in which the host waits.
 	Waited func() time.Duration
 	// PeakFLOPS is the number of floating-point operations that the devices of all ranks can make in a second. If it is not
-	// 0, and the program counts its operations by Count("flops", n), the lines also have "mfu", the part of the peak that is
-	// used (model FLOPs utilization, https://arxiv.org/abs/2204.02311, appendix B).
+	// 0, and the program counts those of all ranks by Count("flops", n), the lines also have "mfu", the part of the peak that is
+	// used (model FLOPs utilization, https://arxiv.org/abs/2204.02311, appendix B). autograd.Operations counts those of a rank.
 	PeakFLOPS float64
 	// DeviceBytes, if not nil, returns the device memory of the process.
 	DeviceBytes func() int64
@@ -272,6 +272,9 @@ func (m *Meter) Log(values ...Value) {
 
 	line := m.position() + describe(values)
 	for _, v := range rates {
+		if v.Name == "flops_per_second" { // mfu says it better
+			continue
+		}
 		if what, isRate := strings.CutSuffix(v.Name, "_per_second"); isRate {
 			line += fmt.Sprintf("  %s %s/s", brief(v.Number), what)
 		} else {

@@ -56,10 +56,10 @@ type Config struct {
 	Accumulate int
 	// ClipNorm is the largest norm of all gradients together. Larger gradients are scaled down.
 	ClipNorm float64
-	// FLOPs is the number of floating-point operations of a sample, forward and backward. 0 means 6 for each parameter and token
-	// (https://arxiv.org/abs/2001.08361), if the first field of the samples holds whole numbers, which are the tokens. Without
-	// tokens no operations are counted. PeakFLOPS is the number of operations that the device of a rank can make in a second.
-	// With it, the lines of the log also have "mfu", the part of the peak that is used.
+	// FLOPs is the number of floating-point operations of a sample, forward and backward; 0 means those that
+	// [autograd.Operations] counts. PeakFLOPS is the number of operations that the device of a rank can make in a second. 0 means that of
+	// NVIDIA's data sheet, if the device is a GPU that package device/cuda knows. With a peak, the lines of the log also have "mfu",
+	// the part of it that is used.
 	FLOPs, PeakFLOPS float64
 	// RequireFinite makes Run fail on all ranks if the loss or the state to be saved is not finite, before a
 	// checkpoint is saved: see [checkpoint.Options]. Otherwise the first such loss and the first such state are logged.

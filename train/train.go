@@ -58,8 +58,8 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c *Config) (err error) {
 		}
 	}
 	r.Accumulate = max(r.Accumulate, 1)
-	for _, p := range c.Model.Parameters() {
-		r.parameters += float64(p.Var().Shape().Len())
+	if r.PeakFLOPS == 0 {
+		r.PeakFLOPS = peak(pg.Device(), c.Model.Parameters())
 	}
 	r.before, _ = c.Optimizer.Committed()
 	if err := r.moveTo(data.Position{}); err != nil {
@@ -200,6 +200,7 @@ func (r *run) train(ctx context.Context) (isStopped bool, err error) {
 		defer k.KeepLR()()
 	}
 	r.Optimizer.ZeroGrad() // the first step must not use earlier gradients
+	r.operations = autograd.Operations(r.pg.Device())
 	if r.Trace != "" && r.traceAt == 0 {
 		r.recorder, r.traceAt = profile.Of(r.pg.Device()), r.step+10
 		defer func() { err = errors.Join(err, r.finishTrace(ctx, err)) }()
@@ -240,7 +241,7 @@ type run struct {
 	isTracing bool
 	wasOn     bool // whether the program itself was recording when the trace started
 
-	parameters float64            // the number of the model's parameters
+	operations float64            // autograd.Operations at the end of the last step or evaluation
 	norm       *autograd.Variable // the norm of the step's gradients; nil if it is not known
 
 	gathered int     // the number of batches whose gradients are accumulated for the next step
@@ -442,21 +443,6 @@ func (r *run) epoch(ctx context.Context) (isStopped bool, err error) {
 	return false, r.save(ctx)
 }
 
-// count counts the tokens and the operations of a step. b is one of its batches.
-func (r *run) count(samples int, b *data.Batch) {
-	flops := r.FLOPs * float64(samples)
-	if x := b.Vars[0]; !x.DType().IsFloat() && len(x.Shape()) > 1 {
-		tokens := float64(samples * x.Shape().Len() / x.Shape()[0])
-		r.meter.Count("tokens", tokens)
-		if flops == 0 {
-			flops = 6 * r.parameters * tokens
-		}
-	}
-	if flops > 0 {
-		r.meter.Count("flops", flops)
-	}
-}
-
 // launched returns the part of the step that has ended with a call of backward or complete: `last`, the last part of the
 // call, or Replay if the call may have launched a graph instead.
 func (r *run) launched(last string) string {
@@ -490,6 +476,7 @@ func (r *run) evaluate(ctx context.Context, values ...progress.Value) error {
 		return err
 	}
 	r.evaluated = r.step
+	r.operations = autograd.Operations(r.pg.Device()) // those of the evaluation do not count
 	r.meter.Note(append(values, measured...)...)
 	r.meter.Lap(telemetry.Evaluation)
 	return nil
