@@ -20,7 +20,7 @@ RUN go build -trimpath -ldflags=-s -o /out/ ./cmd/golaunch ./cmd/golaunch-etcd .
 RUN go build -trimpath -ldflags=-s -o /out/train "$PROGRAM"
 
 FROM ${BASE}
-RUN apt-get update && apt-get install -y --no-install-recommends libopenblas0-pthread && rm -rf /var/lib/apt/lists/*
+RUN apt-get update && apt-get install -y --no-install-recommends libopenblas0-pthread libdnnl-dev && rm -rf /var/lib/apt/lists/*
 COPY --from=build /usr/share/datasets/ /usr/share/datasets/
 COPY --from=build /out/ /usr/local/bin/
 ENTRYPOINT ["golaunch"]

@@ -21,7 +21,7 @@ type Conv2dOptions struct {
 // Conv2d computes the convolution of x [n c h w] with weight [o c/Groups kh kw], plus bias
 // [o], which may be nil. The result is [n o oh ow]. A nil opts is the zero value.
 //
-// With ChannelsLast, which is faster on GPUs in 16-bit types, x is [n h w c] and the result [n oh ow o].
+// With ChannelsLast, which is faster on the CPU, and on GPUs in 16-bit types, x is [n h w c] and the result [n oh ow o].
 // The weight keeps its shape, so that a model's parameters do not depend on the layout of images. Conv2d
 // then copies the weight in another order, unless kh·kw is 1.
 func Conv2d(x, weight, bias *Variable, opts *Conv2dOptions) *Variable {

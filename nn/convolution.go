@@ -19,7 +19,7 @@ type ConvOptions struct {
 	Height *ConvHeight
 	// NoBias omits the bias.
 	NoBias bool
-	// ChannelsLast makes images [n h w in] and [n oh ow out], which is faster on GPUs in 16-bit types. The
+	// ChannelsLast makes images [n h w in] and [n oh ow out], which is faster on the CPU, and on GPUs in 16-bit types. The
 	// parameters keep their shapes.
 	ChannelsLast bool
 	// DType is the type of the parameters; Invalid means Float32.

@@ -59,7 +59,7 @@ unset BARE_INSIDE
 
 # Nothing of what tests meet elsewhere may be here.
 commands=(g++ c++ clang++ python python3 etcd srun slurmd sshd ssh nft ip git nvidia-smi mpirun node)
-libraries=(libopenblas.so.0 libcuda.so.1 libnccl.so.2 libcublas.so.13)
+libraries=(libopenblas.so.0 libdnnl.so libcuda.so.1 libnccl.so.2 libcublas.so.13)
 for c in "${commands[@]}"; do
 	if command -v "$c"; then echo "bare.sh: $c is here" >&2; exit 1; fi
 done

@@ -49,7 +49,7 @@ func (b BLAS) open(threads int, log *slog.Logger) blas {
 		case b == OpenBLAS:
 			panic(err)
 		}
-		log.Warn("cpu: matrix products run in pure Go, several times slower than in OpenBLAS", "remedy", installHint(), "cause", err)
+		log.Warn("cpu: matrix products run in pure Go, several times slower than in OpenBLAS", "remedy", installHint(needsOpenBLAS), "cause", err)
 		return pureGo{}
 	}
 	panic(fmt.Errorf("cpu: BLAS is %q, want %q, %q or %q", b, AutoBLAS, OpenBLAS, Gonum))

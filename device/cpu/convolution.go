@@ -1,6 +1,7 @@
 package cpu
 
 import (
+	"errors"
 	"sync"
 
 	"github.com/goddp/goddp/device"
@@ -10,6 +11,9 @@ import (
 
 func (k *kernelSet) Conv2d(s device.Stream, dst, x, w, bias device.Tensor, p kernels.Conv) error {
 	z := operands.Conv2d("Conv2d", dst, x, w, bias, p)
+	if err := k.convolve(convResult, z, p, device.Store, x, w, dst, bias); !errors.Is(err, errUnable) {
+		return err
+	}
 	if p.ChannelsLast {
 		y := unfilled(dst)
 		p.ChannelsLast = false
@@ -24,6 +28,9 @@ func (k *kernelSet) Conv2d(s device.Stream, dst, x, w, bias device.Tensor, p ker
 
 func (k *kernelSet) Conv2dGradInput(s device.Stream, dst device.Tensor, acc device.Accum, g, w device.Tensor, p kernels.Conv) error {
 	z := operands.Conv2d("Conv2dGradInput", g, dst, w, device.Tensor{}, p)
+	if err := k.convolve(convImages, z, p, acc, dst, w, g, device.Tensor{}); !errors.Is(err, errUnable) {
+		return err
+	}
 	if p.ChannelsLast {
 		dx := unfilled(dst)
 		p.ChannelsLast = false
@@ -38,6 +45,9 @@ func (k *kernelSet) Conv2dGradInput(s device.Stream, dst device.Tensor, acc devi
 
 func (k *kernelSet) Conv2dGradWeight(s device.Stream, dst device.Tensor, acc device.Accum, g, x device.Tensor, p kernels.Conv) error {
 	z := operands.Conv2d("Conv2dGradWeight", g, x, dst, device.Tensor{}, p)
+	if err := k.convolve(convWeight, z, p, acc, x, dst, g, device.Tensor{}); !errors.Is(err, errUnable) {
+		return err
+	}
 	if p.ChannelsLast {
 		dw := unfilled(dst)
 		p.ChannelsLast = false
@@ -93,7 +103,7 @@ func withColumns[T float](n int, f func(cols []T)) {
 	size := device.HostTensor([]T{t}, device.Invalid).Bytes() * n
 	mem, _ := columns.Get().(*[]byte)
 	if mem == nil || len(*mem) < size {
-		made := make([]byte, size)
+		made := aligned(size)
 		mem = &made
 	}
 	defer columns.Put(mem)

@@ -38,7 +38,7 @@ func New(opts *Options) device.Device {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	d := &cpu{kernels: kernelSet{threads: o.Threads, blas: o.BLAS.open(o.Threads, o.Log)}}
+	d := &cpu{kernels: kernelSet{threads: o.Threads, blas: o.BLAS.open(o.Threads, o.Log), oneDNN: oneDNNOnce{log: o.Log}}}
 	d.arena = arena.New(d.raw(o.MemoryLimit))
 	return d
 }
@@ -55,6 +55,7 @@ type cpu struct {
 type kernelSet struct {
 	threads int
 	blas    blas
+	oneDNN  oneDNNOnce
 	values  kernels.Values
 }
 
@@ -75,13 +76,18 @@ func (d *cpu) raw(limit int64) (alloc func(int) (device.Buffer, error), release 
 			return device.Buffer{}, err
 		}
 		held += int64(size)
-		mem := make([]byte, size+device.Align-1)
-		addr := int(uintptr(unsafe.Pointer(unsafe.SliceData(mem))))
-		off := device.AlignUp(addr) - addr
-		return device.HostBuffer(mem[off:off+size:off+size], nil), nil
+		return device.HostBuffer(aligned(size), nil), nil
 	}
 	release = func(b device.Buffer) { held -= int64(b.Len()) }
 	return alloc, release
+}
+
+// aligned returns zeroed memory whose address is a multiple of device.Align.
+func aligned(size int) []byte {
+	mem := make([]byte, size+device.Align-1)
+	addr := int(uintptr(unsafe.Pointer(unsafe.SliceData(mem))))
+	off := device.AlignUp(addr) - addr
+	return mem[off : off+size : off+size]
 }
 
 func (d *cpu) String() string                         { return device.CPU }

@@ -15,8 +15,8 @@
 // errors below 0.51 ulp of float32. Without cgo or on other processors the same functions are scalar Go, about ten
 // times slower. Sums, losses and softmax accumulate in float64. Large operands are divided among
 // Options.Threads goroutines, which end before the call returns. The division depends only on the shapes,
-// so results depend neither on scheduling nor on the number of threads. OpenBLAS's products are an
-// exception: they are reproducible only for a fixed number of threads.
+// so results depend neither on scheduling nor on the number of threads. OpenBLAS's products and oneDNN's
+// convolutions are exceptions: they are reproducible only for a fixed number of threads.
 //
 // # Matrix products
 //
@@ -25,6 +25,15 @@
 // load. If OpenBLAS is older than the processor and would use kernels without AVX2, the device selects those of the
 // best processor with the same instructions; OPENBLAS_CORETYPE overrides that. OpenBLAS has one thread count per
 // process, set by the device that was created last. gonum uses GOMAXPROCS threads, and computes 0·NaN as 0 in a product.
+//
+// # Convolutions
+//
+// On amd64 oneDNN, version 2 or 3, computes convolutions in float32 and their gradients if it is found at the first
+// one. Each thread of the device computes a part of the images, or of the channels, with one thread of oneDNN. Padding
+// is left out, so an infinite weight times padding is not NaN. Otherwise, and in float64, this package's kernels compute
+// convolutions as matrix products of copied images, and each device logs once that oneDNN is missing. GODDP_ONEDNN names
+// the library to load, or is none. Channels last need no copies of images, and are as fast or up to twice as fast as
+// channels first.
 //
 // # 16-bit types
 //

@@ -30,7 +30,7 @@
 //	GODDP_NO_SMALL_ALLREDUCE        on or off, off
 //	GODDP_HOST_ID                   text, the host's own id
 //	GODDP_LIBCUDA and other LIB*,   file, on the loader's path or where NVIDIA's packages have it
-//	GODDP_OPENBLAS
+//	GODDP_OPENBLAS, GODDP_ONEDNN
 //	OMP_NUM_THREADS                 number, the rank's share of the cores
 //
 // # A job

@@ -124,9 +124,10 @@ const (
 	LibNCCLVar     = "GODDP_LIBNCCL"
 	LibNVMLVar     = "GODDP_LIBNVML"
 	OpenBLASVar    = "GODDP_OPENBLAS"
+	OneDNNVar      = "GODDP_ONEDNN"
 )
 
 // IsLibrary reports whether a variable names a library.
 func IsLibrary(name string) bool {
-	return name == OpenBLASVar || strings.HasPrefix(name, LibraryPrefix)
+	return name == OpenBLASVar || name == OneDNNVar || strings.HasPrefix(name, LibraryPrefix)
 }

@@ -88,7 +88,8 @@ func (p Conv) TryShape(x, w device.Shape) (out device.Shape, fit bool) {
 
 // Convolution contains the kernels of convolutions. x is [n c h w], w is [o c/p.Groups kh kw], bias is [o]
 // or absent. g, the gradient of the result, and the result are [n o oh ow], as p.Shape returns. With
-// p.ChannelsLast the channel axes are last. Padding is zeros, which are multiplied like other elements.
+// p.ChannelsLast the channel axes are last. Padding is zeros, which are multiplied like other elements
+// or left out.
 type Convolution interface {
 	// PrepareConv2d chooses and loads the kernels for a Conv2d whose gradients will be computed, because a
 	// backward pass must not: see PrepareLinearGrad. It overwrites dst.

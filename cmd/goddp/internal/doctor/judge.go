@@ -97,6 +97,12 @@ func checkLibraries(ranks []Facts) (good string, findings []Finding) {
 						"install OpenBLAS (Debian: libopenblas0), or name it in " + jobenv.OpenBLASVar})
 				}
 				continue
+			case l.Error != "" && l.Name == "oneDNN":
+				if !hasGPU {
+					findings = append(findings, Finding{Slow, where + l.Error + "; goddp's own, slower kernels compute convolutions on the CPU",
+						"install oneDNN (Debian: libdnnl-dev), or set " + jobenv.OneDNNVar + "=none if the model has no convolutions"})
+				}
+				continue
 			case l.Error != "" && l.Name == "cuDNN":
 				findings = append(findings, Finding{Slow, where + l.Error + "; goddp's own, slower kernels compute convolutions and attention",
 					"install cuDNN 9 (Python package nvidia-cudnn), or set " + jobenv.LibCUDNNVar + "=none if the model has no convolutions and no attention in 16 bits"})

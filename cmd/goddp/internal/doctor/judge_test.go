@@ -137,15 +137,15 @@ func TestFindings(t *testing.T) {
 		"NVML fails": {change(func(r []Facts) {
 			r[0].Libraries = append(r[0].Libraries, Library{Name: "NVML", Error: "no nvmlInit_v2"})
 		}), "libraries", Slow, []string{"states are unknown: no nvmlInit_v2"}},
-		"OpenBLAS without a GPU": {change(func(r []Facts) {
+		"no library of the CPU's, without a GPU": {change(func(r []Facts) {
 			for i := range r {
 				r[i].GPU = ""
 			}
-			r[0].Libraries = r[0].Libraries[:1]
+			r[0].Libraries = append(r[0].Libraries[:1], Library{Name: "oneDNN", Error: "oneDNN was not found"})
 			for i := range r[1:] {
 				r[1+i].Libraries = nil
 			}
-		}), "libraries", Slow, []string{"OpenBLAS was not found; matrix products on the CPU"}},
+		}), "libraries", Slow, []string{"OpenBLAS was not found; matrix products on the CPU", "oneDNN was not found; goddp's own"}},
 		"slow pairs":           {change(func(r []Facts) { r[1].Pairs[0].BytesPerSecond, r[3].Pairs[0].BytesPerSecond = 1e9, 1e9 }), "pairs", Slow, []string{"rank 1 (nodea) and rank 2 (nodeb) exchange 1.0 GB/s, and the fastest pair 35.0 GB/s", "rank 3 (nodeb) and rank 4"}},
 		"P2P off":              {change(func(r []Facts) { r[0].Environment["NCCL_P2P_DISABLE"] = "1" }), "nccl-local", Slow, []string{"NCCL_P2P_DISABLE=1 on rank 0"}},
 		"log: P2P off":         {parse("p2p_disabled.txt"), "nccl-local", Slow, []string{"through the host's memory (SHM), not directly (P2P)"}},

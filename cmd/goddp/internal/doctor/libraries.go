@@ -9,6 +9,7 @@ static int call_int(void *f, int *v) { return ((int (*)(int *))f)(v); }
 static int call_two(void *f, int *a, int *b) { return ((int (*)(int *, int *))f)(a, b); }
 static size_t call_size(void *f) { return ((size_t (*)(void))f)(); }
 static const char *call_text(void *f) { return ((const char *(*)(void))f)(); }
+static const int *call_ints(void *f) { return ((const int *(*)(void))f)(); }
 static int call_init(void *f, unsigned flags) { return ((int (*)(unsigned))f)(flags); }
 static int call_bus_id(void *f, char *id, int size, int dev) { return ((int (*)(char *, int, int))f)(id, size, dev); }
 */
@@ -18,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"unsafe"
@@ -34,7 +36,7 @@ const (
 
 // readLibraries opens the libraries that a rank uses. It sets their versions, the bus ids of the GPUs that the rank
 // sees, and the bus id of the rank's GPU. If GODDP_DEVICE is cpu, or the host has no GPU and GODDP_DEVICE does not
-// select one, there are no bus ids, and the list of libraries contains only OpenBLAS.
+// select one, there are no bus ids, and the list of libraries contains only OpenBLAS and oneDNN.
 func (f *Facts) readLibraries(localRank int) {
 	blas := version("OpenBLAS", dl.Search{Name: "OpenBLAS", Env: jobenv.OpenBLASVar, Files: []string{"libopenblas.so.0", "libopenblas.so"}},
 		"openblas_get_config", func(f unsafe.Pointer) (string, error) {
@@ -46,6 +48,12 @@ func (f *Facts) readLibraries(localRank int) {
 		})
 	kind, _, _ := strings.Cut(os.Getenv(jobenv.DeviceVar), ":")
 	f.Libraries = []Library{blas}
+	if runtime.GOARCH == "amd64" && os.Getenv(jobenv.OneDNNVar) != "none" {
+		f.Libraries = append(f.Libraries, version("oneDNN", dl.OneDNN(jobenv.OneDNNVar), "dnnl_version", func(f unsafe.Pointer) (string, error) {
+			v := unsafe.Slice(C.call_ints(f), 3)
+			return fmt.Sprintf("%d.%d.%d", v[0], v[1], v[2]), nil
+		}))
+	}
 	if kind == "cpu" {
 		return
 	}

@@ -13,8 +13,11 @@ func TestInstallCommand(t *testing.T) {
 		"ID=alpine\n": "install OpenBLAS",
 		"":            "install OpenBLAS",
 	} {
-		if got := installCommand(release); got != want {
+		if got := installCommand(release, needsOpenBLAS); got != want {
 			t.Errorf("%q: got %q, want %q", release, got, want)
 		}
+	}
+	if got, want := installCommand("ID=fedora\n", needsOneDNN), "dnf install onednn"; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
