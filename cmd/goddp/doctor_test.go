@@ -45,7 +45,9 @@ func readReport(t *testing.T, code int, text string) (r doctorReport) {
 	r.Verdict = "ok"
 	for i := range r.Results {
 		result := &r.Results[i]
-		result.Findings = slices.DeleteFunc(result.Findings, func(f finding) bool { return strings.Contains(f.What, "OpenBLAS") || strings.Contains(f.What, "oneDNN") })
+		result.Findings = slices.DeleteFunc(result.Findings, func(f finding) bool {
+			return strings.Contains(f.What, "OpenBLAS") || strings.Contains(f.What, "oneDNN")
+		})
 		for _, f := range result.Findings {
 			r.Verdict = levels[max(slices.Index(levels, r.Verdict), slices.Index(levels, f.Level))]
 		}
