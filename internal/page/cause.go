@@ -21,7 +21,7 @@ type condition struct {
 const freshTime = 5 * time.Second
 
 // isConstant are numbers of a condition that need no curve.
-var isConstant = map[string]bool{telemetry.GPUMaxClock: true, telemetry.GPUPowerLimit: true, telemetry.GPUNVLinks: true}
+var isConstant = map[string]bool{telemetry.GPUMaxClock: true, telemetry.GPUPowerLimit: true, telemetry.GPUNVLinks: true, telemetry.NetworkSpeed: true}
 
 // What a condition must be to explain why a rank is slow, compared with the median of the other ranks.
 const (
@@ -58,7 +58,7 @@ func (c conditions) causes(rank int) (texts []string) {
 	if n := own[telemetry.GPUECCErrors]; n > c.others(rank, telemetry.GPUECCErrors, 0) {
 		texts = append(texts, fmt.Sprintf("its GPU has had %.0f uncorrected memory errors", n))
 	}
-	if n, usual := own[telemetry.GPUNVLinks], c.others(rank, telemetry.GPUNVLinks, 0); n < usual {
+	if n, usual := own[telemetry.GPUNVLinks], c.others(rank, telemetry.GPUNVLinks, 0); own[telemetry.GPUClock] > 0 && n < usual {
 		texts = append(texts, fmt.Sprintf("its GPU has %.0f NVLinks, those of the other ranks %.0f", n, usual))
 	}
 	if n, usual := own[telemetry.CPUWaitingThreads], c.others(rank, telemetry.CPUWaitingThreads, 0); n >= manyWaiting && n >= muchMore*usual {
@@ -66,6 +66,9 @@ func (c conditions) causes(rank int) (texts []string) {
 	}
 	if n, usual := own[telemetry.TCPResent], c.others(rank, telemetry.TCPResent, 0); n >= manyResent && n >= muchMore*usual {
 		texts = append(texts, fmt.Sprintf("its host sends %.2g%% of its TCP segments again", 100*n))
+	}
+	if n, usual := own[telemetry.NetworkSpeed], c.others(rank, telemetry.NetworkSpeed, 0); n > 0 && n < usual {
+		texts = append(texts, fmt.Sprintf("its host's network links have %.3g Gbit/s, those of the other hosts %.3g", n, usual))
 	}
 	return texts
 }

@@ -53,6 +53,7 @@ const (
 	GPUECCErrors           = "gpu_ecc_errors"            // uncorrected memory errors since the driver was loaded
 	GPUNVLinks             = "gpu_nvlinks"               // active ones
 	CPUWaitingThreads      = "cpu_waiting_threads"       // mean number of the process's threads that could run, but have no CPU core
+	NetworkSpeed           = "network_gbit_per_second"   // of the host's RDMA links together, else of its fastest interface
 	TCPResent              = "tcp_resent_ratio"          // part of the host's TCP segments that were sent again
 )
 

@@ -1,5 +1,5 @@
 // Package vitals reports what may make this process slower than the other ranks: the state of its GPU, threads that wait
-// for a CPU core, and TCP segments that were sent again. It reads them once a second, in a goroutine of its own, so no step
+// for a CPU core, TCP segments that were sent again, and the speed of the host's network links. It reads them once a second, in a goroutine of its own, so no step
 // waits for them. Without a reporter it reads nothing.
 package vitals
 
@@ -68,8 +68,12 @@ func watch(r *telemetry.Reporter, busID string, stopped <-chan struct{}) {
 			}
 		}
 		now := readCounters()
-		r.State(append(values, now.since(&last)...)...)
+		values = append(values, now.since(&last)...)
 		last = now
+		if speed := linkSpeed("/sys/class"); speed > 0 {
+			values = append(values, telemetry.Value{Name: telemetry.NetworkSpeed, Number: speed})
+		}
+		r.State(values...)
 		select {
 		case <-tick.C:
 		case <-stopped:
@@ -152,6 +156,31 @@ func segments(snmp string) (sent, resent float64) {
 		}
 	}
 	return sent, resent
+}
+
+// linkSpeed returns the speed of the host's RDMA links in Gbit/s, or that of its fastest network interface if it has no RDMA, or 0
+// if the system does not know it. A bad cable makes a link slower. class is /sys/class.
+func linkSpeed(class string) (gbit float64) {
+	number := func(file string) float64 {
+		text, _ := os.ReadFile(file) // a link that is down may have no speed
+		first, _, _ := strings.Cut(strings.TrimSpace(string(text)), " ")
+		v, _ := strconv.ParseFloat(first, 64)
+		return v
+	}
+	ports, _ := filepath.Glob(class + "/infiniband/*/ports/*") // the patterns are valid
+	for _, port := range ports {
+		if text, _ := os.ReadFile(port + "/state"); strings.Contains(string(text), "ACTIVE") {
+			gbit += number(port + "/rate") // "200 Gb/sec (4X HDR)"
+		}
+	}
+	if gbit > 0 {
+		return gbit
+	}
+	files, _ := filepath.Glob(class + "/net/*/speed")
+	for _, file := range files {
+		gbit = max(gbit, number(file)/1000)
+	}
+	return gbit
 }
 
 // leastSegments is the number of segments below which the part that was sent again says nothing.

@@ -3,8 +3,11 @@
 package vitals
 
 import (
+	"errors"
+	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -24,6 +27,32 @@ func TestCounters(t *testing.T) {
 	if sent != 2000 || resent != 30 {
 		t.Errorf("%v of %v segments again", resent, sent)
 	}
+}
+
+// The links of RDMA adapters count together, without those that are down. Of other interfaces the fastest counts.
+func TestLinkSpeed(t *testing.T) {
+	class := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(class, name)), 0o777), os.WriteFile(filepath.Join(class, name), []byte(text), 0o666)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(gbit float64) {
+		t.Helper()
+		if got := linkSpeed(class); got != gbit {
+			t.Errorf("%v Gbit/s, want %v", got, gbit)
+		}
+	}
+	want(0)
+	write("net/eth0/speed", "25000\n")
+	write("net/eth1/speed", "-1\n")
+	want(25)
+	for i, state := range []string{"4: ACTIVE\n", "4: ACTIVE\n", "1: DOWN\n"} {
+		write(fmt.Sprintf("infiniband/mlx5_%d/ports/1/state", i), state)
+		write(fmt.Sprintf("infiniband/mlx5_%d/ports/1/rate", i), "200 Gb/sec (4X HDR)\n")
+	}
+	want(400)
 }
 
 // gpu is a device of which only the bus id matters.
@@ -47,6 +76,7 @@ func TestEmulatedWatch(t *testing.T) {
 	}, time.Now)
 	stop := Watch(r, gpu{})
 	got := <-values
+	delete(got, telemetry.NetworkSpeed) // the test's host may know it
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
@@ -71,7 +101,11 @@ func TestHostIsWatched(t *testing.T) {
 		return err
 	}, time.Now)
 	defer Watch(r, nil)()
-	if a, b := <-got, <-got; a != telemetry.CPUWaitingThreads || b != telemetry.TCPResent {
-		t.Errorf("got %s, %s", a, b)
+	for _, want := range []string{telemetry.CPUWaitingThreads, telemetry.TCPResent} {
+		for name := ""; name != want; name = <-got {
+			if name != "" && name != telemetry.NetworkSpeed {
+				t.Errorf("got %s, want %s", name, want)
+			}
+		}
 	}
 }
