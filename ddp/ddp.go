@@ -179,6 +179,10 @@ func (m *Model) Forward(x *autograd.Variable) *autograd.Variable {
 //	})
 func (m *Model) Run(forward func() *autograd.Variable) *autograd.Variable {
 	start := m.mark()
+	if h, ok := m.hook.(forwardHook); ok {
+		h.BeginForward()
+		defer h.EndForward()
+	}
 	y := forward()
 	m.span("forward", start)
 	return m.Output(y)
@@ -199,7 +203,18 @@ func (m *Model) Output(y *autograd.Variable) *autograd.Variable {
 	if o, ok := m.hook.(autograd.Observer); ok {
 		y = autograd.Observe(y, o) // notify the hook first, because the model may start reductions at once
 	}
+	if h, ok := m.hook.(forwardHook); ok {
+		y = h.Observe(y)
+	}
 	return autograd.Observe(y, (*observer)(m))
+}
+
+// forwardHook is a hook that is notified of forward passes, as that of package ddp/zero.
+type forwardHook interface {
+	BeginForward()
+	EndForward()
+	// Observe returns another handle to y, a result of the forward pass that began last.
+	Observe(y *autograd.Variable) *autograd.Variable
 }
 
 // NoSync calls f. Backward passes within f accumulate gradients and reduce nothing. The first pass after

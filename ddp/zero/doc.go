@@ -89,10 +89,10 @@
 // slot, it fails with a [*SlotError].
 //
 // The forward pass of stage 3 is collective: all ranks must use the parameters in the same order, also in an evaluation.
-// They must also capture the same evaluations. If the ranks' orders differ in their first pass, the ranks wait until a
-// gather's deadline passes. To evaluate on one rank alone, or to read and write parameters outside of operations, use
-// [Model.Whole]. Elsewhere a parameter's Tensor panics with a [*NotWholeError]. New refuses FindUnusedParameters, but
-// allows StaticGraph.
+// An evaluation by Forward or Run of the model may be captured on some ranks alone; one that calls the module itself must be
+// captured on all or none. If the ranks' orders differ in their first pass, the ranks wait until a gather's deadline
+// passes. To evaluate on one rank alone, or to read and write parameters outside of operations, use [Model.Whole].
+// Elsewhere a parameter's Tensor panics with a [*NotWholeError]. New refuses FindUnusedParameters, but allows StaticGraph.
 //
 // No rank has memory for all gradients. So every backward pass reduces its gradients and adds the averages to those that
 // this rank keeps, also within NoSync. All ranks must make the same passes, and all get the error of a pass at its end.

@@ -141,6 +141,7 @@ func (s *shards) BeginBackward(func(*autograd.Variable) bool) {
 		s.capture(r)
 	}
 	s.prepared = nil
+	s.flow.backward = len(s.flow.recorded)
 	if s.stage > 1 {
 		s.beginSums()
 		return

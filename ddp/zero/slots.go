@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/ddp/internal/buckets"
@@ -29,14 +30,17 @@ type slot struct {
 type flow struct {
 	group     *comm.ProcessGroup // for the gathers alone, so that a rank that lacks a gradient need not keep their order relative to reductions
 	slots     []*slot
-	tape      tape       // nil before the first pass has ended
-	recorded  tape       // the moments since the last pass ended, while tape is nil
-	at        int        // the moments of the tape that have come
-	now       *bucket    // the bucket that was used last; nil: none since the last pass
-	isUntaped bool       // operations within NoGrad have used buckets
-	last      *comm.Work // the gather that was started last; nil: no gather can be running
-	isWhole   bool       // within Model.Whole
-	wholes    int        // the number of calls of Model.Whole
+	tape      tape           // nil before the first pass has ended
+	recorded  tape           // the moments since the last pass ended, while tape is nil
+	forwards  []*forwardPass // likewise the forward passes
+	backward  int            // the index of the backward pass's first moment in recorded
+	at        int            // the moments of the tape that have come
+	now       *bucket        // the bucket that was used last; nil: none since the last pass
+	isUntaped bool           // operations within NoGrad have used buckets
+	begins    bool           // no operation of the forward pass has used a bucket yet
+	last      *comm.Work     // the gather that was started last; nil: no gather can be running
+	isWhole   bool           // within Model.Whole
+	wholes    int            // the number of calls of Model.Whole
 }
 
 // SlotError reports an operation that needs the parameters of two buckets, which have the same slot.
@@ -106,7 +110,7 @@ func (s *shards) openFlow() (err error) {
 		f.group.Close() // it has failed with the ranks before
 	}
 	f.group, err = s.pg.Split(s.pg.Context(), 0, s.rank)
-	f.tape, f.recorded, f.last = nil, nil, nil
+	f.tape, f.recorded, f.forwards, f.last = nil, nil, nil, nil
 	f.restart()
 	return err
 }
@@ -140,13 +144,61 @@ func (s *shards) useInSlot(b *bucket, op uint64, isTaped bool) error {
 	return nil
 }
 
+// BeginForward is called before a forward pass of the model. An evaluation begins and ends with empty slots. So all ranks
+// make the same gathers, also if some of them replay a captured one.
+func (s *shards) BeginForward() {
+	f := &s.flow
+	f.begins, f.now = true, nil
+	if f.tape == nil {
+		f.forwards = append(f.forwards, &forwardPass{from: len(f.recorded)})
+	}
+}
+
+// EndForward is called after a forward pass of the model.
+func (s *shards) EndForward() {
+	if s.flow.isUntaped {
+		s.flow.restart()
+	}
+}
+
+// Observe makes the forward pass that began last an observer of y, while the tape is recorded.
+func (s *shards) Observe(y *autograd.Variable) *autograd.Variable {
+	f := &s.flow
+	if f.tape != nil || len(f.forwards) == 0 {
+		return y
+	}
+	return autograd.Observe(y, f.forwards[len(f.forwards)-1])
+}
+
+// forwardPass is a forward pass whose moments were recorded from an index on.
+type forwardPass struct {
+	from      int
+	isReached bool // a backward pass comes through it
+}
+
+func (p *forwardPass) BeginBackward(func(*autograd.Variable) bool) { p.isReached = true }
+func (p *forwardPass) EndBackward(error) error                     { return nil }
+
+// record returns the recorded moments without those of forward passes through which no backward pass came, such as
+// evaluations in grad mode.
+func (f *flow) record() tape {
+	to := f.backward
+	for _, p := range slices.Backward(f.forwards) {
+		if !p.isReached {
+			f.recorded = slices.Delete(f.recorded, p.from, to)
+		}
+		to = p.from
+	}
+	return f.recorded
+}
+
 // turnTo gathers the parameters of b, unless its slot holds them, and those that the tape says to gather now.
 func (s *shards) turnTo(b *bucket, op uint64, isTaped bool) error {
 	f := &s.flow
-	if isTaped && f.isUntaped {
+	if isTaped && f.isUntaped || !isTaped && f.begins {
 		f.restart()
 	}
-	f.now, f.isUntaped = b, !isTaped
+	f.now, f.isUntaped, f.begins = b, !isTaped, false
 	follows := isTaped && f.tape != nil // the tape
 	if follows {
 		if next := f.tape.next(f.at, b.index); next >= 0 { // not the next moment if this pass leaves out operations
@@ -228,7 +280,8 @@ func (s *shards) endPass(err error) {
 	case err != nil:
 		s.play(len(f.tape)-1, 0) // cannot fail: no operation uses a slot
 	case f.tape == nil && len(f.recorded) > 0:
-		f.tape, f.recorded = f.recorded, nil
+		f.tape = f.record()
+		f.recorded, f.forwards = nil, nil
 		order := buckets.List{What: "use of parameters"}
 		for _, m := range f.tape {
 			order.Items = append(order.Items, s.buckets[m.bucket].name)

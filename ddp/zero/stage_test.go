@@ -229,8 +229,31 @@ func TestParametersInSlots(t *testing.T) {
 	}, 2, 4)
 }
 
+// Forward passes in grad mode through which no backward pass comes do not become a part of each step.
+func TestTapeWithoutAbandonedPasses(t *testing.T) {
+	onBoth(t, func(pg *comm.ProcessGroup) error {
+		var tapes []tape
+		for _, abandoned := range []int{0, 3} {
+			w := must.New(staged(newChain(double, 0), pg, sgd, deep, 3))
+			l := w.loss(pg, device.Float64, 0)
+			for range abandoned {
+				w.loss(pg, device.Float64, 1)
+			}
+			if err := l.Backward(nil); err != nil {
+				return err
+			}
+			tapes = append(tapes, w.zero.shards.flow.tape)
+		}
+		if len(tapes[0]) != len(tapes[1]) || len(tapes[0]) < 16 {
+			return fmt.Errorf("the tape has %d moments, and after abandoned passes %d", len(tapes[0]), len(tapes[1]))
+		}
+		return nil
+	}, 2)
+}
+
 // A captured evaluation is replayed neither in another call of Whole, whose parameters have other memory, nor in or
-// outside of Whole if it was captured on the other side.
+// outside of Whole if it was captured on the other side. A rank may capture an evaluation that another one runs uncaptured,
+// as with batches of different sizes.
 func TestEmulatedCapturedEvaluation(t *testing.T) {
 	commtest.OnDevices(t, commtest.FakeGPUs(t, 2), quiet(), func(pg *comm.ProcessGroup) error {
 		w := must.New(staged(newChain(nn.LinearOptions{}, 0), pg, sgd, deep, 3))
@@ -239,11 +262,15 @@ func TestEmulatedCapturedEvaluation(t *testing.T) {
 			autograd.NoGrad(dev, func() { y = w.model.Forward(in[0]).Retain() })
 			return y, nil
 		}
-		captured := autograd.Capture(dev, forward, nil)
+		captured, replays := autograd.Capture(dev, forward, nil), true
 		step := 0
 		check := func() error {
 			for i := range 5 {
-				got, err := captured(x)
+				evaluate := captured
+				if !replays && pg.Rank() == 1 {
+					evaluate = forward
+				}
+				got, err := evaluate(x)
 				if err != nil {
 					return err
 				}
@@ -261,7 +288,12 @@ func TestEmulatedCapturedEvaluation(t *testing.T) {
 		whole := func() error {
 			return w.model.(*Model).Whole(check)
 		}
-		for _, f := range []func() error{train, whole, train, whole, check, train, check, whole} {
+		alone := func() error {
+			replays = false
+			defer func() { replays = true }()
+			return check()
+		}
+		for _, f := range []func() error{train, whole, train, whole, check, train, check, whole, alone, train, alone} {
 			if err := f(); err != nil {
 				return err
 			}
