@@ -43,13 +43,14 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	testkit.Long(t)
 	testkit.Need(t, testkit.Linux)
 	s, _ := serve(t, NewRun(Info{}))
-	for isOther, want := range map[bool]string{false: "200 OK\n", true: "EOF\n"} {
+	// The client may see the end of the connection before or after it has sent its request.
+	for isOther, want := range map[bool]string{false: "^200 OK\n$", true: "EOF|reset by peer|server closed idle connection"} {
 		cmd := testkit.Self(t, "reader")
 		cmd.Env = append(cmd.Env, urlVar+"="+s.URL())
 		if isOther {
 			cmd = testkit.AsUser(t, cmd)
 		}
-		if out, err := cmd.Output(); err != nil || !strings.HasSuffix(string(out), want) && !(isOther && strings.Contains(string(out), "reset by peer")) {
+		if out, err := cmd.Output(); err != nil || !regexp.MustCompile(want).Match(out) {
 			t.Errorf("another user %v: %q, %v, want %q", isOther, out, err, want)
 		}
 	}
