@@ -11,7 +11,7 @@ RACE = ./amp ./autograd ./checkpoint ./comm/... ./data ./ddp ./ddp/commhook ./dd
 	./device/internal/arena ./launcher/... ./internal/store ./profile ./train \
 	$(addprefix ./internal/,awake backend capture coordinator election flight handshake page telemetry wire)
 # The packages with tests on the emulated GPU.
-EMULATED = $(shell grep -rl --include='*_test.go' '^func TestEmulated' . | xargs -n1 dirname | sort -u)
+EMULATED = $(shell grep -rl --include='*_test.go' --exclude-dir=browser '^func TestEmulated' . | xargs -n1 dirname | sort -u)
 
 .PHONY: build test long race emulated lint bench chaos hosts kubernetes browser fuzz test-gpu gpu-failures demo cross clean
 

@@ -20,6 +20,9 @@ type condition struct {
 // freshTime is the age after which a condition explains nothing.
 const freshTime = 5 * time.Second
 
+// sampleEvery is the least time between two points of a condition's curves. Ranks report more rarely.
+const sampleEvery = 500 * time.Millisecond
+
 // isConstant are numbers of a condition that need no curve.
 var isConstant = map[string]bool{telemetry.GPUMaxClock: true, telemetry.GPUPowerLimit: true, telemetry.GPUNVLinks: true, telemetry.NetworkSpeed: true}
 

@@ -14,6 +14,7 @@ import (
 const (
 	maxNames   = 256  // different names of values
 	maxParts   = 32   // different parts of a step
+	maxNumbers = 64   // numbers of a rank's condition
 	maxRefused = 1000 // names that are counted, but not kept
 	maxRanks   = 4096 // ranks
 	maxEvents  = 200
@@ -91,6 +92,7 @@ type Run struct {
 	workers map[int]Worker
 	events  []Event
 
+	sampled             time.Time // when the ranks' conditions were last added to the curves
 	worldSize, restarts int
 	status              string // "running", or how the job ended
 	ended               time.Time
@@ -156,12 +158,12 @@ func (r *Run) record(number int, k *rank, rec *telemetry.Record) {
 	switch rec.Kind {
 	case telemetry.State:
 		k.condition = condition{r.now(), map[string]float64{}}
-		for _, v := range rec.Values {
+		for _, v := range rec.Values[:min(len(rec.Values), maxNumbers)] {
 			k.condition.numbers[v.Name] = v.Number
-			last := key{telemetry.Values, v.Name, number}
-			if isNews := v.Number != 0 || r.series[last] != nil; isNews && !isConstant[v.Name] && r.admit(r.names, maxNames, v.Name) {
-				r.add(last, k.step, v.Number)
-			}
+		}
+		if number == 0 && r.now().Sub(r.sampled) >= sampleEvery {
+			r.sampled = r.now()
+			r.addConditions(k.step)
 		}
 		return
 	case telemetry.Values:
@@ -192,6 +194,21 @@ func (r *Run) record(number int, k *rank, rec *telemetry.Record) {
 	r.add(key{telemetry.Times, stepTime, number}, rec.Step, whole/steps)
 	r.add(key{telemetry.Times, workTime, number}, rec.Step, work/steps)
 	k.pace.add(r.now(), steps, rec.Values)
+}
+
+// addConditions adds the conditions of all ranks to their curves, at the same step, so that the curves can be merged.
+func (r *Run) addConditions(step int64) {
+	for n, k := range r.ranks {
+		if r.now().Sub(k.condition.at) > freshTime {
+			continue
+		}
+		for name, v := range k.condition.numbers {
+			at := key{telemetry.Values, name, n}
+			if isNews := v != 0 || r.series[at] != nil; isNews && !isConstant[name] && r.admit(r.names, maxNames, name) {
+				r.add(at, step, v)
+			}
+		}
+	}
 }
 
 // admit reports whether there is room for a name, and adds it.

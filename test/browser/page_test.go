@@ -55,12 +55,16 @@ func command(t *testing.T, name string) string {
 	return filepath.Join(dir, name)
 }
 
-// start starts a job of 4 workers on the CPU, and returns it and the URL of its page.
+// start starts a job of 4 workers, and returns it and the URL of its page. The workers compute on the CPU, unless the test emulates
+// GPUs.
 func start(t *testing.T, flags []string, args ...string) (job *testkit.Process, url string) {
 	t.Helper()
 	all := append([]string{"--page", "--nproc-per-node", "4"}, flags...)
 	cmd := exec.Command(command(t, "golaunch"), append(append(all, os.Args[0]), args...)...)
-	cmd.Env = testkit.Env("GODDP_TEST_PROGRAM=worker", "GODDP_DEVICE=cpu", "OMP_NUM_THREADS=1")
+	cmd.Env = testkit.Env("GODDP_TEST_PROGRAM=worker", "OMP_NUM_THREADS=1")
+	if os.Getenv("FAKEGPU_CONTROL") == "" {
+		cmd.Env = append(cmd.Env, "GODDP_DEVICE=cpu")
+	}
 	job = testkit.Start(t, cmd)
 	line := job.Await(pageLine, 1)
 	return job, regexp.MustCompile(pageLine).FindStringSubmatch(line.Text)[1]
