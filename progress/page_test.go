@@ -14,7 +14,7 @@ import (
 // logged goes to the page too; from ranks other than 0 only what the process holds.
 func TestPage(t *testing.T) {
 	for rank, want := range []string{
-		"t 1: wait=0.5 data=0.5 backward=2 other=1\nv 1: samples_per_second=1 loss=2 heap_bytes goroutines\n",
+		"t 1: wait=0.5 data=0.5 backward=2 other=1\nv 1: loss=2 samples_per_second=1 heap_bytes goroutines\n",
 		"t 1: wait=0.5 data=0.5 backward=2 other=1\nv 1: heap_bytes goroutines\n",
 	} {
 		var datagrams strings.Builder

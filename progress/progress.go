@@ -56,16 +56,13 @@ package progress
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"runtime/metrics"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/goddp/goddp/internal/telemetry"
@@ -115,11 +112,10 @@ func Process() []Value {
 // A Meter reports on one run. Only one goroutine may use it.
 type Meter struct {
 	opts    Options
-	writes  bool       // whether this is rank 0
-	inPlace bool       // whether Out is a terminal
-	file    *os.File   // of JSON lines; nil: none
-	events  *eventFile // for TensorBoard; nil: none
-	err     error      // the first error of writing them
+	writes  bool  // whether this is rank 0
+	inPlace bool  // whether Out is a terminal
+	file    file  // nil: none
+	err     error // the first error of writing it
 
 	start   time.Time
 	steps   int // completed steps
@@ -132,6 +128,12 @@ type Meter struct {
 	lap    time.Time           // the end of the last part
 	waited time.Duration       // Waited at that time
 	parts  []telemetry.Value   // the times of the step's parts so far, in seconds
+}
+
+// file is Options.File, in one of its formats.
+type file interface {
+	write(now time.Time, step int, values []Value) error
+	Close() error
 }
 
 // New starts the report of a run. It returns an error if the file cannot be opened.
@@ -157,39 +159,16 @@ func New(rank int, opts *Options) (*Meter, error) {
 		info, err := f.Stat()
 		m.inPlace = err == nil && info.Mode()&os.ModeCharDevice != 0
 	}
+	var err error
 	if dir, isFolder := strings.CutPrefix(o.File, TensorBoardPrefix); isFolder {
-		events, err := newEventFile(dir, o.First, m.start)
-		if err != nil {
-			return nil, fmt.Errorf("progress: %w", err)
-		}
-		m.events = events
+		m.file, err = newEventFile(dir, o.First, m.start)
 	} else if o.File != "" {
-		// A pipe without a reader is an error, instead of blocking the training.
-		f, err := os.OpenFile(o.File, os.O_WRONLY|os.O_CREATE|os.O_APPEND|syscall.O_NONBLOCK, 0o666)
-		if err != nil {
-			return nil, fmt.Errorf("progress: %w", err)
-		}
-		m.file = f
-		m.continueFile()
+		m.file, err = newJSONFile(o.File, o.First, m.start)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("progress: %w", err)
 	}
 	return m, nil
-}
-
-// continueFile appends the first line of this run if the file has lines of an earlier run. It first completes the
-// last line, because the process may have been killed while writing it.
-func (m *Meter) continueFile() {
-	info, err := m.file.Stat()
-	if err != nil || !info.Mode().IsRegular() || info.Size() == 0 {
-		return
-	}
-	if f, err := os.Open(m.opts.File); err == nil { // the file may be write-only
-		last := make([]byte, 1)
-		if _, err := f.ReadAt(last, info.Size()-1); err == nil && last[0] != '\n' {
-			_, m.err = m.file.WriteString("\n")
-		}
-		f.Close()
-	}
-	m.record(m.start, nil)
 }
 
 // Step counts a step over the given number of samples of all ranks. It reports whether to call Log, equally on all
@@ -262,58 +241,26 @@ func (m *Meter) rates(now time.Time) []Value {
 
 // Log writes a line about the steps since the previous line.
 func (m *Meter) Log(values ...Value) {
-	if !m.writes {
-		m.report(m.held())
-		return
-	}
 	now := m.opts.now()
-	rates := m.rates(now)
-	m.forget(now)
-
-	line := m.position() + describe(values)
-	for _, v := range rates {
-		if v.Name == "flops_per_second" { // mfu says it better
-			continue
+	if m.writes {
+		values = slices.Concat(values, m.rates(now))
+		line := m.position() + describe(values)
+		if left := m.opts.Steps - m.steps; left > 0 && m.steps > m.opts.First {
+			each := now.Sub(m.start) / time.Duration(m.steps-m.opts.First)
+			line += fmt.Sprintf("  %v left", (each * time.Duration(left)).Round(time.Second))
 		}
-		if what, isRate := strings.CutSuffix(v.Name, "_per_second"); isRate {
-			line += fmt.Sprintf("  %s %s/s", brief(v.Number), what)
-		} else {
-			line += fmt.Sprintf("  %s %.3g", v.Name, v.Number)
-		}
+		m.show(line, false)
+		m.forget(now)
+	} else {
+		values = nil
 	}
-	if left := m.opts.Steps - m.steps; left > 0 && m.steps > m.opts.First {
-		each := now.Sub(m.start) / time.Duration(m.steps-m.opts.First)
-		line += fmt.Sprintf("  %v left", (each * time.Duration(left)).Round(time.Second))
+	if m.file != nil || m.page != nil {
+		m.keep(now, slices.Concat(values, m.held()))
 	}
-	m.show(line, false)
-	if !m.isKept() {
-		return
-	}
-	all := slices.Concat(rates, values, m.held())
-	m.record(now, all)
-	m.report(all)
 }
 
-// report reports values to the page.
-func (m *Meter) report(values []Value) {
-	if m.page == nil {
-		return
-	}
-	all := make([]telemetry.Value, len(values))
-	for i, v := range values {
-		all[i] = telemetry.Value(v)
-	}
-	m.page.Report(m.steps, all...)
-}
-
-// isKept reports whether the numbers of Log go elsewhere than to the terminal.
-func (m *Meter) isKept() bool { return m.file != nil || m.events != nil || m.page != nil }
-
-// held returns what the process holds, if somebody is to know it.
+// held returns what the process holds.
 func (m *Meter) held() []Value {
-	if !m.isKept() {
-		return nil
-	}
 	held := Process()
 	if m.opts.DeviceBytes != nil {
 		held = append(held, V("device_bytes", float64(m.opts.DeviceBytes())))
@@ -329,10 +276,22 @@ func (m *Meter) Note(values ...Value) {
 	}
 	m.show(m.position()+describe(values), true)
 	now := m.opts.now()
-	m.record(now, values)
-	m.report(values)
+	m.keep(now, values)
 	m.page.Flush()
 	m.forget(now)
+}
+
+// keep writes numbers to the file and reports them to the page. After an error it writes nothing more, because a training
+// run must not fail because of its log.
+func (m *Meter) keep(now time.Time, values []Value) {
+	if m.file != nil && m.err == nil {
+		m.err = m.file.write(now, m.steps, values)
+	}
+	all := make([]telemetry.Value, len(values))
+	for i, v := range values {
+		all[i] = telemetry.Value(v)
+	}
+	m.page.Report(m.steps, all...)
 }
 
 // forget begins to count for the next line.
@@ -354,22 +313,11 @@ func (m *Meter) Close() error {
 	if m.file != nil {
 		err = errors.Join(err, m.file.Close())
 	}
-	if m.events != nil {
-		err = errors.Join(err, m.events.file.Close())
-	}
-	m.file, m.events, m.err = nil, nil, nil
+	m.file, m.err = nil, nil
 	if err != nil {
 		return fmt.Errorf("progress: %w", err)
 	}
 	return nil
-}
-
-// brief formats a rate for people.
-func brief(v float64) string {
-	if v >= 1e6 {
-		return fmt.Sprintf("%.3g", v)
-	}
-	return fmt.Sprintf("%.0f", v)
 }
 
 func (m *Meter) position() string {
@@ -379,14 +327,20 @@ func (m *Meter) position() string {
 	return fmt.Sprintf("step %d", m.steps)
 }
 
-// describe formats the values for people: NAME_bytes is in MiB.
+// describe formats the values for people: NAME_bytes is in MiB, and NAME_per_second is a rate.
 func describe(values []Value) string {
 	var b strings.Builder
 	for _, v := range values {
 		if name, isSize := strings.CutSuffix(v.Name, "_bytes"); isSize {
 			fmt.Fprintf(&b, "  %s %.4g MiB", name, v.Number/(1<<20))
-		} else {
+		} else if what, isRate := strings.CutSuffix(v.Name, "_per_second"); !isRate {
 			fmt.Fprintf(&b, "  %s %.4g", v.Name, v.Number)
+		} else if what == "flops" {
+			continue // mfu says it better
+		} else if v.Number < 1e6 {
+			fmt.Fprintf(&b, "  %.0f %s/s", v.Number, what)
+		} else {
+			fmt.Fprintf(&b, "  %.3g %s/s", v.Number, what)
 		}
 	}
 	return b.String()
@@ -404,31 +358,4 @@ func (m *Meter) show(line string, remaining bool) {
 		fmt.Fprintf(m.opts.Out, "\r%-*s", m.width, line)
 		m.width = len(line)
 	}
-}
-
-// record appends a line to the file. After an error it writes nothing more, because a training run must not fail
-// because of its log.
-func (m *Meter) record(now time.Time, values []Value) {
-	if m.events != nil && m.err == nil {
-		m.err = m.events.scalars(now, m.steps, values)
-	}
-	if m.file == nil || m.err != nil {
-		return
-	}
-	var b strings.Builder
-	fmt.Fprintf(&b, `{"time":%.3f,"step":%d`, now.Sub(m.start).Seconds(), m.steps)
-	for _, v := range values {
-		name, _ := json.Marshal(v.Name) // encoding a string cannot fail
-		fmt.Fprintf(&b, ",%s:%s", name, number(v.Number))
-	}
-	b.WriteString("}\n")
-	_, m.err = m.file.WriteString(b.String())
-}
-
-// number returns v in JSON.
-func number(v float64) string {
-	if math.IsNaN(v) || math.IsInf(v, 0) {
-		return fmt.Sprintf("%q", fmt.Sprintf("%+v", v))
-	}
-	return fmt.Sprintf("%.9g", v)
 }

@@ -18,8 +18,8 @@ const TensorBoardPrefix = "tb:"
 // eventFile is an event file of TensorBoard: a TFRecord file of messages tensorflow.Event
 // (https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/util/event.proto).
 type eventFile struct {
-	file *os.File
-	buf  []byte
+	*os.File
+	buf []byte
 }
 
 // The fields of the messages Event, Summary, Summary.Value and SessionLog.
@@ -33,7 +33,7 @@ const (
 
 // newEventFile makes an event file in a folder. It tells TensorBoard to forget the points of earlier files of the folder after
 // the step `first`.
-func newEventFile(dir string, first int, now time.Time) (*eventFile, error) {
+func newEventFile(dir string, first int, now time.Time) (file, error) {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return nil, err
 	}
@@ -46,11 +46,11 @@ func newEventFile(dir string, first int, now time.Time) (*eventFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &eventFile{file: f}
+	e := &eventFile{File: f}
 	version := protowire.AppendString(protowire.AppendTag(nil, eventFileVersion, protowire.BytesType), "brain.Event:2")
 	start := protowire.AppendVarint(protowire.AppendTag(nil, sessionStatus, protowire.VarintType), sessionStart)
-	if err = e.write(now, 0, version); err == nil {
-		err = e.write(now, first+1, protowire.AppendBytes(protowire.AppendTag(nil, eventSessionLog, protowire.BytesType), start))
+	if err = e.append(now, 0, version); err == nil {
+		err = e.append(now, first+1, protowire.AppendBytes(protowire.AppendTag(nil, eventSessionLog, protowire.BytesType), start))
 	}
 	if err != nil {
 		f.Close()
@@ -59,19 +59,18 @@ func newEventFile(dir string, first int, now time.Time) (*eventFile, error) {
 	return e, nil
 }
 
-// scalars appends values at a step.
-func (e *eventFile) scalars(now time.Time, step int, values []Value) error {
+func (e *eventFile) write(now time.Time, step int, values []Value) error {
 	var summary []byte
 	for _, v := range values {
 		value := protowire.AppendString(protowire.AppendTag(nil, valueTag, protowire.BytesType), v.Name)
 		value = protowire.AppendFixed32(protowire.AppendTag(value, valueSimple, protowire.Fixed32Type), math.Float32bits(float32(v.Number)))
 		summary = protowire.AppendBytes(protowire.AppendTag(summary, summaryValue, protowire.BytesType), value)
 	}
-	return e.write(now, step, protowire.AppendBytes(protowire.AppendTag(nil, eventSummary, protowire.BytesType), summary))
+	return e.append(now, step, protowire.AppendBytes(protowire.AppendTag(nil, eventSummary, protowire.BytesType), summary))
 }
 
-// write appends an event, whose remaining fields are encoded already.
-func (e *eventFile) write(now time.Time, step int, fields []byte) error {
+// append appends an event, whose remaining fields are encoded already.
+func (e *eventFile) append(now time.Time, step int, fields []byte) error {
 	event := protowire.AppendFixed64(protowire.AppendTag(nil, eventWallTime, protowire.Fixed64Type), math.Float64bits(float64(now.UnixNano())/1e9))
 	event = protowire.AppendVarint(protowire.AppendTag(event, eventStep, protowire.VarintType), uint64(step))
 	event = append(event, fields...)
@@ -79,7 +78,7 @@ func (e *eventFile) write(now time.Time, step int, fields []byte) error {
 	e.buf = binary.LittleEndian.AppendUint32(e.buf, maskedCRC(e.buf))
 	e.buf = append(e.buf, event...)
 	e.buf = binary.LittleEndian.AppendUint32(e.buf, maskedCRC(event))
-	_, err := e.file.Write(e.buf)
+	_, err := e.Write(e.buf)
 	return err
 }
 
