@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -225,7 +226,7 @@ func average(losses [][]float64, i int) float64 {
 	return sum / float64(len(losses))
 }
 
-// The last Keep checkpoints remain, and the file latest names the last one.
+// The last Keep checkpoints and the last of those that were the best remain, and the file latest names the last one.
 func TestKeepLast(t *testing.T) {
 	dir := t.TempDir()
 	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
@@ -237,15 +238,24 @@ func TestKeepLast(t *testing.T) {
 			if _, err := r.train(n, n+1); err != nil {
 				return err
 			}
-			if err := m.Save(t.Context(), n+1, r.state()); err != nil {
+			state := r.state()
+			state.Best = n < 2
+			if err := m.Save(t.Context(), n+1, state); err != nil {
 				return err
 			}
 		}
-		return m.Close()
+		err = m.Close()
+		if got, want := m.Stats().Path, filepath.Join(dir, "step-00000005"); err == nil && got != want {
+			err = fmt.Errorf("the last checkpoint is %s, want %s", got, want)
+		}
+		return err
 	})
 	all, err := List(dir)
-	if err != nil || len(all) != 2 || all[0].Step != 5 || all[1].Step != 4 || !all[0].Latest {
-		t.Errorf("%+v, %v, want steps 5 and 4", all, err)
+	if err != nil || len(all) != 3 || all[0].Step != 5 || all[1].Step != 4 || all[2].Step != 2 || !all[0].Latest || !all[2].Best {
+		t.Errorf("%+v, %v, want steps 5, the latest, 4, and 2, the best", all, err)
+	}
+	if best, err := Best(dir); err != nil || best != all[2].Path {
+		t.Errorf("the best checkpoint is %s, %v, want %s", best, err, all[2].Path)
 	}
 	for _, info := range all {
 		if err := Verify(info.Path); err != nil {
@@ -253,8 +263,8 @@ func TestKeepLast(t *testing.T) {
 		}
 	}
 	left, err := os.ReadDir(dir)
-	if err != nil || len(left) != 3 {
-		t.Errorf("%v, %v, want two checkpoints and latest", left, err)
+	if err != nil || len(left) != 4 {
+		t.Errorf("%v, %v, want three checkpoints and latest", left, err)
 	}
 }
 

@@ -110,7 +110,7 @@ func merge(shares []share) (*Manifest, error) {
 	first := &shares[0]
 	m := &Manifest{
 		Format: formatName, Version: Version, Step: first.Step, Time: time.Now().UTC(), WorldSize: len(shares),
-		Optimizers: first.Optimizers, Values: first.Values, Hooks: first.Hook,
+		Optimizers: first.Optimizers, Values: first.Values, Hooks: first.Hook, Best: first.Best,
 	}
 	tensors := map[string]int{} // index in m.Tensors
 	for rank := range shares {
@@ -150,8 +150,8 @@ func merge(shares []share) (*Manifest, error) {
 	return m, m.check()
 }
 
-// deleteOld deletes all checkpoints except the last Options.Keep ones and the last finite one. Before the first
-// deletion it reads back the checkpoint at the path committed and compares the checksums.
+// deleteOld deletes all checkpoints except the last Options.Keep ones, the last finite one and the best one. Before the
+// first deletion it reads back the checkpoint at the path committed and compares the checksums.
 func (m *Manager) deleteOld(committed string) error {
 	if m.o.Keep == 0 {
 		return nil
@@ -167,7 +167,7 @@ func (m *Manager) deleteOld(committed string) error {
 			continue // the corrupt checkpoint is kept, so that a person can examine it
 		}
 		isLastFinite := info.Manifest.NonFinite == "" && !seenFinite
-		if seen++; seen > m.o.Keep && !info.Latest && !isLastFinite {
+		if seen++; seen > m.o.Keep && !info.Latest && !info.Best && !isLastFinite {
 			old = append(old, info)
 		}
 		seenFinite = seenFinite || isLastFinite

@@ -63,7 +63,7 @@
 // step-00001200.1 and does not replace the first.
 //
 // Then rank 0 reads the new checkpoint back. If all checksums match, it deletes all checkpoints except the last
-// Options.Keep and the last finite one; otherwise it deletes nothing.
+// Options.Keep, the last finite one and the best one ([State]); otherwise it deletes nothing.
 //
 // # NaN and Inf
 //

@@ -29,6 +29,7 @@ type Info struct {
 	Path     string
 	Step     int
 	Latest   bool      // whether the file latest names it
+	Best     bool      // whether it is the last one that was the best when it was saved
 	Manifest *Manifest // nil if Err is not nil
 	Err      error     // why the manifest could not be read
 }
@@ -58,7 +59,25 @@ func List(dir string) ([]Info, error) {
 	slices.SortStableFunc(all, func(a, b Info) int {
 		return cmp.Or(cmp.Compare(b.number(), a.number()), cmp.Compare(b.Step, a.Step))
 	})
+	if i := slices.IndexFunc(all, func(i Info) bool { return i.Manifest != nil && i.Manifest.Best }); i >= 0 {
+		all[i].Best = true
+	}
 	return all, nil
+}
+
+// Best returns the path of the best checkpoint in a folder, for [LoadWeights] for example: the last one that was saved with
+// State.Best.
+func Best(dir string) (string, error) {
+	all, err := List(dir)
+	if err != nil {
+		return "", err
+	}
+	for _, info := range all {
+		if info.Best {
+			return info.Path, nil
+		}
+	}
+	return "", fmt.Errorf("checkpoint: %s has no checkpoint that was saved as the best, among %d", dir, len(all))
 }
 
 // number returns the manifest's number, which is at least 1, or 0 if the manifest cannot be read.

@@ -20,8 +20,8 @@ import (
 // Options configure [Open]. The zero value saves synchronously and deletes nothing.
 type Options struct {
 	// Keep is the number of checkpoints that stay in the folder; 0 means all. Older ones are deleted after the new one
-	// has been read back and its checksums match. The last finite checkpoint is kept in addition: see
-	// [Manifest.NonFinite].
+	// has been read back and its checksums match. The last finite checkpoint ([Manifest.NonFinite]) and the best one
+	// ([State]) are kept in addition.
 	Keep int
 	// RequireFinite makes a save fail if the state is not finite. Otherwise the first such save of a
 	// Manager is logged.

@@ -48,6 +48,8 @@ type Manifest struct {
 	// contains a NaN, or it contains an Inf and is not a buffer of the model. NonFinite is empty if the checkpoint
 	// is finite. Manifests of earlier versions do not have this field.
 	NonFinite string `json:"non_finite,omitempty"`
+	// Best is whether the checkpoint was the best so far when it was saved: see [State].
+	Best bool `json:"best,omitempty"`
 	// WeightsOnly is whether [Import] made the checkpoint from a file that has only weights.
 	WeightsOnly bool     `json:"weights_only,omitempty"`
 	Files       []File   `json:"files"`

@@ -41,12 +41,14 @@ type share struct {
 	File       File
 	Tensors    []Tensor // this rank's parts of tensors; rank 0 sets Part.File
 	NonFinite  string   // see Manifest.NonFinite
+	Best       bool     // see State.Best
 	Err        string   // why the share is not durable; "" if it is
 }
 
 // outcome is rank 0's report to the other ranks about a save.
 type outcome struct {
-	Err string // "" if the checkpoint is complete
+	Err  string // "" if the checkpoint is complete
+	Name string // the name of its folder
 }
 
 // Save saves the state as the checkpoint of a step. All ranks call it with the same step, between
@@ -133,7 +135,7 @@ func (m *Manager) busy(ctx context.Context) (bool, error) {
 // fields of s.share that do not depend on the file.
 func (m *Manager) snapshot(ctx context.Context, s *saving, state State) error {
 	r := &s.share
-	r.Step = s.step
+	r.Step, r.Best = s.step, state.Best
 	if s.step < 0 || s.step > maxStep {
 		return fmt.Errorf("the step to save is %d, want 0 to %d", s.step, maxStep)
 	}
@@ -261,12 +263,12 @@ func (m *Manager) write(ctx context.Context, s *saving) error {
 		if o.Err != "" {
 			return errors.New(o.Err)
 		}
-		m.completed(s)
+		m.completed(s, o.Name)
 		return nil
 	}
 	committed, err := m.commit(ctx, s, temp)
 	m.forget(ctx, m.shareKey(s.seq))
-	var o outcome
+	o := outcome{Name: filepath.Base(committed)}
 	if err != nil {
 		m.fs.RemoveAll(temp) // if this fails, the next Open deletes the folder
 		o.Err = err.Error()
@@ -278,7 +280,7 @@ func (m *Manager) write(ctx context.Context, s *saving) error {
 	if err := cmp.Or(err, reported); err != nil {
 		return err
 	}
-	m.completed(s)
+	m.completed(s, o.Name)
 	m.o.phase("clean-up")
 	if err := m.deleteOld(committed); err != nil {
 		m.pg.Log().Warn("older checkpoints were not deleted", "folder", m.dir, "error", err)
@@ -289,6 +291,7 @@ func (m *Manager) write(ctx context.Context, s *saving) error {
 // Stats describes a save.
 type Stats struct {
 	Step    int
+	Path    string        // the checkpoint's folder
 	Bytes   int64         // the size of this rank's file
 	Durable time.Duration // the time from the call of Save until the checkpoint was complete
 }
@@ -302,10 +305,10 @@ func (m *Manager) Stats() Stats {
 }
 
 // completed sets the statistics.
-func (m *Manager) completed(s *saving) {
+func (m *Manager) completed(s *saving, name string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.stats = Stats{s.step, s.share.File.Bytes, time.Since(s.started)}
+	m.stats = Stats{s.step, filepath.Join(m.dir, name), s.share.File.Bytes, time.Since(s.started)}
 	if m.pg.Rank() == 0 {
 		telemetry.Checkpointed(s.step, m.stats.Durable)
 	}

@@ -37,6 +37,9 @@ type State struct {
 	// ranks is the same as at the save. Otherwise they are unchanged. All values of a rank together, as
 	// JSON, are below 8 MiB.
 	RankValues map[string]any
+	// Best marks the checkpoint as the best so far. Options.Keep keeps the last marked one, which [Best] returns. Only
+	// Save of rank 0 uses it.
+	Best bool
 }
 
 // Hook is a communication hook with a state, such as [commhook.PowerSGD].

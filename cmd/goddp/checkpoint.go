@@ -95,6 +95,9 @@ func listCheckpoints(dir string, verify bool) error {
 		if info.Latest {
 			name += " (latest)"
 		}
+		if info.Best {
+			name += " (best)"
+		}
 		err := info.Err
 		integrity := "manifest intact"
 		if verify && err == nil {
