@@ -112,7 +112,7 @@
 //	return save() // comm.Main exits with 128 plus the signal's number
 //
 // From the first call on, a signal to any rank is a request to stop. The rank sends the request
-// with the gradients of its next reducing pass, in two words of the status, which every pass sends.
+// with the gradients of its next reducing pass, in a word of the status, which every pass sends.
 // So all ranks leave the loop after the same step, even if only one process got the signal. Stopping does not
 // slow down a step, and does not wait on a GPU, because Step has already read the status. It
 // works with NoSync, unused parameters, static graphs, uneven inputs, hooks and package ddp/zero. A

@@ -24,3 +24,12 @@ func (m *Model) Stopping() bool {
 	m.pg.AcceptStop(sig)
 	return true
 }
+
+// Ending makes the ranks agree to end their loops for a reason of the program, such as a limit of time. A rank that wants
+// to end its loop gives true, and asks all ranks in its next reducing pass. Ending returns true on all ranks after that
+// pass, once. It is called as [Model.Stopping] is, by all ranks, and does not communicate either:
+//
+//	for step := 0; step < steps && !model.Ending(time.Since(start) > time.Hour); step++ {
+//		... // train
+//	}
+func (m *Model) Ending(want bool) bool { return m.reducer.Ending(want) }

@@ -74,6 +74,34 @@ func TestAllRanksStopAfterSameStep(t *testing.T) {
 	}
 }
 
+// All ranks end their loops after the step after which one rank wanted it. They can go on, and end again.
+func TestAllRanksEndAfterSameStep(t *testing.T) {
+	for _, how := range unevenly {
+		t.Run(how.name, func(t *testing.T) {
+			onBoth(t, commtest.Sizes(t, 3)[0], func(pg *comm.ProcessGroup, isLagging bool) error {
+				m, model, opt := trainedSwitches(pg, 5, &how.opts, &optim.SGDOptions{LR: 0.125, Momentum: how.momentum})
+				use := how.use(pg.Rank())
+				if how.opts.unused() == buckets.UnusedMissing {
+					use = append(use, 4)
+				}
+				for _, asker := range []int{pg.Size() - 1, 0} {
+					step := 0
+					for ; step < 10 && !model.Ending(step == 2 && pg.Rank() == asker); step++ {
+						if err := errors.Join(m.step(model, 1, use...), opt.Step()); err != nil {
+							return err
+						}
+						opt.ZeroGrad()
+					}
+					if step != 3 || model.Stopping() {
+						return fmt.Errorf("rank %d ended after %d steps, want 3, stopping: %t", pg.Rank(), step, model.Stopping())
+					}
+				}
+				return nil
+			})
+		})
+	}
+}
+
 // Ranks with different numbers of inputs also stop after the same step: if the rank that is asked
 // has no inputs, and if no rank has inputs any more.
 func TestStopWithUnevenInputs(t *testing.T) {

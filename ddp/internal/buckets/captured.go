@@ -168,9 +168,7 @@ func (r *Reducer) finishAlone(rec *captured) {
 		ends[0], ends[1] = ends[1], r.pg.Device().Compute().Mark()
 		r.err = nil
 		r.attend(nil)
-		if r.requested != 0 {
-			r.stop = r.requested
-		}
+		r.agreeToStop(r.requested)
 		return nil
 	})
 }

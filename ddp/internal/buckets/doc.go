@@ -25,7 +25,7 @@
 // bytes per rank.
 //
 // Each pass also reduces the status. The status has two words per rank (its flag and its shadow flag),
-// two words by which any rank asks all ranks to stop, and, if the reducer looks for unused parameters,
+// three words by which any rank asks all ranks to stop, and, if the reducer looks for unused parameters,
 // one word per parameter. The status is the first part of the padding of the last bucket. If a hook
 // reduces the buckets, or if the last of several buckets has 4 MiB of gradients or more, the status has
 // its own memory and its own small reduction, which starts just before the reduction of the last bucket.

@@ -180,7 +180,7 @@ func (r *Reducer) outcome(ctx context.Context) error {
 	}
 	away := r.status.shadows()
 	r.attend(away)
-	r.agreeToStop()
+	r.agreeToStop(r.status.stopRequested())
 	if raised := r.status.raised(); raised != nil {
 		err := r.reports.collect(ctx, r.number, raised, away)
 		errors.As(err, &r.left)

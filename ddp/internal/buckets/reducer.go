@@ -41,6 +41,7 @@ type Reducer struct {
 	joining   bool // Join was called, and Leave was not called since
 	byActive  bool // averages are only over the ranks that do not make a shadow pass
 	heedsStop bool // the engine has called Stopping
+	wantsEnd  bool // this rank asks all ranks to end their loops
 	passState
 
 	captured *captured   // nil unless a step is being captured
@@ -69,8 +70,9 @@ type passState struct {
 	isLeaving  bool               // this rank leaves: after its shadow pass no rank may start a pass
 	left       *reducer.LeftError // if not nil, a rank has left, and further passes fail with this error
 
-	requested syscall.Signal // the signal that this rank received and proposes in this pass as the reason to stop; 0: none
+	requested syscall.Signal // the signal that this rank received and proposes in this pass as the reason to stop, or endRequest; 0: none
 	stop      syscall.Signal // the signal that all ranks agreed on as the reason to stop; 0: none
+	isEnding  bool           // a rank has asked all ranks to end their loops, and the engine has not called Ending since
 
 	waited time.Duration // the time for which the host has waited for outcomes, in all passes
 

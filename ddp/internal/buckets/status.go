@@ -36,11 +36,11 @@ type status struct {
 // an element of this bucket. If the status has its own memory, a word is a Float32.
 const wordSize = 8
 
-// stopSignals are the signals that ask a process to stop. Each signal has a word in the status. If both
-// words are set, the ranks agree on SIGTERM, the first signal of the list.
-var stopSignals = [stopWords]syscall.Signal{syscall.SIGTERM, syscall.SIGINT}
+// stopSignals are the signals that ask a process to stop, and endRequest. Each of them has a word in the status. If
+// several words are set, the ranks agree on the first of the list.
+var stopSignals = [stopWords]syscall.Signal{syscall.SIGTERM, syscall.SIGINT, endRequest}
 
-const stopWords = 2
+const stopWords = 3
 
 // newStatus allocates the host memory of a status. This must happen before the first pass: a driver may
 // wait for the device when it allocates host memory, and during a pass a reduction may hang on the

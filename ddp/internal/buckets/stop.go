@@ -16,20 +16,43 @@ func (r *Reducer) Stopping() syscall.Signal {
 	return r.stop
 }
 
+// Ending reports whether, in the last pass that reduced, some rank asked all ranks to end their loops, once for each
+// request. If want is true, this rank asks them in its next pass that reduces. Ending waits for the outcome of the last
+// pass as Err does.
+func (r *Reducer) Ending(want bool) bool {
+	r.awaitOutcome()
+	isEnding := r.isEnding
+	r.isEnding, r.wantsEnd = false, want && !isEnding
+	return isEnding
+}
+
+// endRequest is what a rank proposes instead of a signal if it asks all ranks to end their loops.
+const endRequest = syscall.Signal(-1)
+
 // stopToRequest is called at the end of each pass. It returns the signal because of which this rank must
 // now ask all ranks to stop. It returns 0 if there is no such signal, or if the ranks have already agreed
 // to stop.
 func (r *Reducer) stopToRequest() syscall.Signal {
-	if !r.heedsStop || r.stop != 0 {
-		return 0
+	if r.heedsStop && r.stop == 0 {
+		if sig := r.pg.StopRequested(); sig != 0 {
+			return sig
+		}
 	}
-	return r.pg.StopRequested()
+	if r.wantsEnd {
+		return endRequest
+	}
+	return 0
 }
 
-// agreeToStop sets r.stop if, in the last pass, some rank asked all ranks to stop.
-func (r *Reducer) agreeToStop() {
-	if sig := r.status.stopRequested(); sig != 0 {
+// agreeToStop takes what the ranks have agreed on in the last pass: a signal as the reason to stop, endRequest, or 0.
+func (r *Reducer) agreeToStop(sig syscall.Signal) {
+	switch sig {
+	case 0:
+		return
+	case endRequest:
+		r.isEnding = true
+	default:
 		r.stop = sig
-		r.isStale = true
 	}
+	r.isStale = true
 }
