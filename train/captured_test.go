@@ -104,3 +104,26 @@ func TestEmulatedCapturedSumLoss(t *testing.T) {
 		return nil
 	})
 }
+
+// A callback ends a captured run on all ranks after the next step, and none of its steps runs uncaptured for that.
+func TestEmulatedCapturedRunEndedByACallback(t *testing.T) {
+	for _, ranks := range []int{1, 2} {
+		commtest.OnDevices(t, commtest.FakeGPUs(t, ranks), nil, func(pg *comm.ProcessGroup) error {
+			var calls, last int
+			_, err := trained(t.Context(), pg, false, 5, func(c *train.Config) {
+				c.Captured = true
+				c.OnStep = func(_ context.Context, s *train.Status) error {
+					if last = s.Step; s.Step == 8 && pg.Rank() == ranks-1 {
+						return train.ErrStop
+					}
+					return nil
+				}
+				counted(c, &calls)
+			})
+			if err == nil && (last != 9 || calls > 4) {
+				err = fmt.Errorf("the run ended after %d steps, want 9, and computed the loss %d times uncaptured", last, calls)
+			}
+			return err
+		})
+	}
+}

@@ -18,6 +18,7 @@ type Model interface {
 	NoSync(f func() error) error
 	Passes() int
 	Stopping() bool
+	Ending(want bool) bool
 	Waited() time.Duration
 	Whole(f func() error) error
 }
@@ -71,6 +72,25 @@ type Config struct {
 	// values that Evaluate returns. If the job goes on without a rank that it loses meanwhile, all ranks call it again.
 	Evaluate      func(ctx context.Context) ([]progress.Value, error)
 	EvaluateEvery int
+	// Best is the name of the value of Evaluate that says how good the model is, such as "accuracy", and Mode says whether
+	// lower values are better, the default, or higher ones. All ranks use rank 0's value. If it is better than all before, a
+	// checkpoint is saved, which Keep does not delete until there is a better one: [checkpoint.Best] returns it.
+	Best string
+	Mode Mode
+	// Patience ends the run after so many evaluations in a row of which none is better than the best one before them, by more
+	// than MinDelta. The run then saves and writes what it does at its end. A run that resumes counts on.
+	Patience int
+	MinDelta float64
+
+	// OnStep is called on all ranks after each step, before an evaluation and a checkpoint. OnEvaluation is called on all
+	// ranks after each evaluation, before a checkpoint. Both may communicate if they do so on all ranks. OnCheckpoint is
+	// called on each rank soon after the rank knows that a checkpoint is complete, between two steps, and must not
+	// communicate.
+	//
+	// If a callback returns ErrStop on any rank, or another error, the run ends on all ranks after the next step
+	// and saves a checkpoint. Run then returns the other errors, on all ranks, or nil.
+	OnStep, OnEvaluation, OnCheckpoint func(ctx context.Context, s *Status) error
+
 	// Log is a file to which rank 0 appends JSON lines, or "tb:" and a folder for TensorBoard: see package progress.
 	Log string
 	// LogEvery is the number of steps between two lines; 0 means 100. The first and the last step of the run

@@ -1,6 +1,6 @@
 // Package train has the loop that most training programs need: epochs or steps of batches,
 // gradient accumulation, a learning rate schedule, a progress line, an evaluation after each
-// epoch, checkpoints, and a clean stop on request.
+// epoch, checkpoints, the best one, early stopping, callbacks, and a clean stop on request.
 //
 //	err := train.Run(ctx, pg, &train.Config{
 //		Model: model, Optimizer: opt, Data: loader, Epochs: 10,
@@ -29,6 +29,40 @@
 //			&autograd.LinearLossOptions{IgnoreIndex: &ignored, Sum: true})
 //	},
 //	SumLoss: true,
+//
+// # The best model
+//
+// Config.Best names the value of Evaluate that says how good the model is. The checkpoint of the best model stays beside
+// the last ones, and with Config.Patience the run ends when the model gets no better:
+//
+//	Evaluate: train.Accuracy(pg, model, tests), EvaluateEvery: 500,
+//	Best: "accuracy", Mode: train.Max, Patience: 5,
+//	Checkpoints: "run1",
+//
+//	path, err := checkpoint.Best("run1") // after Run
+//	if err == nil {
+//		_, err = checkpoint.LoadWeights(path, net)
+//	}
+//
+// The ranks may return different values. Rank 0 decides on its own and broadcasts the outcome, so all ranks save and end at
+// the same step. Checkpoints hold the best value and the number of evaluations since, so a run that resumes decides as if
+// it had not been interrupted. A run that has ended early makes no steps if it is started again, unless it has more
+// Patience. A value that is NaN or infinite is not better than any.
+//
+// # Callbacks
+//
+// Config.OnStep, OnEvaluation and OnCheckpoint are called on each rank:
+//
+//	OnStep: func(ctx context.Context, s *train.Status) error {
+//		if time.Since(start) > 11*time.Hour {
+//			return train.ErrStop // the clocks of the ranks need not agree
+//		}
+//		return nil
+//	},
+//
+// The rank asks all ranks in the reductions of its next step, so a callback costs no communication, and no rank waits for
+// another. All ranks end after that step, save a checkpoint, and write Config.Weights if no callback has failed.
+// Otherwise Run returns the callbacks' errors on all ranks. comm.Main ends with exit code 0 after ErrStop, unlike after a signal.
 //
 // # What Run leaves
 //

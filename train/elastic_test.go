@@ -18,7 +18,8 @@ import (
 )
 
 // Ranks are lost within the evaluation after step 3, within step 5, and within the evaluation after step 8, which ends
-// an epoch. Each evaluation and each checkpoint is made once nevertheless.
+// an epoch. Each evaluation and each checkpoint is made once nevertheless, and each evaluation counts once: those after the
+// steps 3 and 8 are the best, and two others follow each.
 func TestEvaluationsAndCheckpointsOfAGroupThatLosesRanks(t *testing.T) {
 	o := &comm.Options{}
 	backend.Survive(o)
@@ -41,14 +42,16 @@ func TestEvaluationsAndCheckpointsOfAGroupThatLosesRanks(t *testing.T) {
 				runtime.Goexit()
 			}
 			c.Checkpoints, c.SaveEvery, c.EvaluateEvery, c.Keep = folder, 3, 3, 100
+			c.Best, c.Patience = "score", 3
 			c.Evaluate = func(ctx context.Context) ([]progress.Value, error) {
 				dies(1, 3, 0)
 				dies(3, 8, 6)
 				err := pg.Barrier().Sync(ctx)
-				if step, _ := c.Optimizer.Committed(); err == nil && worker == 0 {
+				step, _ := c.Optimizer.Committed()
+				if err == nil && worker == 0 {
 					after = append(after, step)
 				}
-				return nil, err
+				return []progress.Value{progress.V("score", map[int]float64{3: 2, 4: 4, 6: 3, 8: 1, 9: 5, 12: 6}[step])}, err
 			}
 			lossOf := c.Loss
 			c.Loss = func(b *data.Batch) *autograd.Variable {
@@ -67,6 +70,15 @@ func TestEvaluationsAndCheckpointsOfAGroupThatLosesRanks(t *testing.T) {
 	saved, want := checkpoints(folder), []int{3, 4, 6, 8, 9, 12}
 	if !slices.Equal(after, want) || !slices.Equal(saved, want) {
 		t.Errorf("evaluations after the steps %v, checkpoints of the steps %v, want %v", after, saved, want)
+	}
+	var best []int
+	for _, info := range must.New(checkpoint.List(folder)) {
+		if info.Manifest.Best {
+			best = append(best, info.Step)
+		}
+	}
+	if !slices.Equal(best, []int{8, 3}) {
+		t.Errorf("the checkpoints of the steps %v were the best, want 8 and 3", best)
 	}
 }
 

@@ -35,6 +35,10 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c *Config) (err error) {
 		return fmt.Errorf("train: Epochs %d, MaxSteps %d, Accumulate %d, ClipNorm %v, SaveEvery %d, LogEvery %d and EvaluateEvery %d, want Epochs or MaxSteps of at least 1 and no negative value",
 			c.Epochs, c.MaxSteps, c.Accumulate, c.ClipNorm, c.SaveEvery, c.LogEvery, c.EvaluateEvery)
 	}
+	if c.Best != "" && c.Evaluate == nil || c.Best == "" && c.Patience > 0 || c.Patience < 0 || !(c.MinDelta >= 0) || c.Mode != Min && c.Mode != Max {
+		return fmt.Errorf("train: Best is %q, Mode %d, Patience %d, MinDelta %v, and Evaluate is set: %v; want Evaluate with Best, Best with Patience, Min or Max, and no negative value",
+			c.Best, c.Mode, c.Patience, c.MinDelta, c.Evaluate != nil)
+	}
 	if global := c.Data.Sampler().GlobalBatch; global > 0 && c.Accumulate > 1 {
 		return fmt.Errorf("train: Accumulate is %d, but GlobalBatch of Data is %d, which already sets the samples of a step: want Accumulate 0 or 1", c.Accumulate, global)
 	}
@@ -51,7 +55,7 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c *Config) (err error) {
 	if _, ok := inner.(optim.LRSetter); !ok && c.LR != nil {
 		return fmt.Errorf("train: LR is set, but %T has no method SetLR", inner)
 	}
-	r := &run{Config: *c, pg: pg, evaluated: never}
+	r := &run{Config: *c, pg: pg, evaluated: never, standing: standing{Value: c.Best, Mode: c.Mode}}
 	for _, name := range runsOwn {
 		if _, ok := c.Values[name]; ok {
 			return fmt.Errorf("train: Values has the key %q, which Run itself uses: choose another name", name)
@@ -82,7 +86,7 @@ var runsOwn = []string{"position", "generator", "before"}
 // differ from those of the attempt before.
 func (r *run) attempt(ctx context.Context) (err error) {
 	committed, _ := r.Optimizer.Committed()
-	r.step, r.gathered = committed-r.before, 0
+	r.step, r.gathered, r.isEnded = committed-r.before, 0, false
 	if r.pg.Survives() {
 		r.position = r.Data.Position()
 	}
@@ -117,7 +121,11 @@ func (r *run) attempt(ctx context.Context) (err error) {
 	if err := r.compare(ctx); err != nil {
 		return err
 	}
-	if stopped, err := r.train(ctx); stopped || err != nil || r.Weights == "" {
+	stopped, err := r.train(ctx)
+	if err == nil {
+		err = r.finish(ctx)
+	}
+	if stopped || err != nil || r.Weights == "" {
 		return err
 	}
 	return r.Model.Whole(func() error {
@@ -129,7 +137,7 @@ func (r *run) attempt(ctx context.Context) (err error) {
 }
 
 // compare makes the ranks agree on what was done after the last step: an evaluation whose end all have seen that took
-// part in it, and a checkpoint that is complete. It returns an error on all ranks if their samplers or their next
+// part in it, with the standing after it, and a checkpoint that is complete. It returns an error on all ranks if their samplers or their next
 // learning rates differ. Of the samplers, only the rank may differ, and the seed if the samples are not shuffled. In a
 // job that survives the loss of ranks, only the ranks that differ from rank 0 get the error, so that the others go on.
 func (r *run) compare(ctx context.Context) error {
@@ -137,8 +145,9 @@ func (r *run) compare(ctx context.Context) error {
 		Sampler          data.Sampler
 		LR               float64
 		Evaluated, Saved int
+		Standing         standing
 	}
-	mine := settings{Sampler: r.Data.Sampler(), Evaluated: r.evaluated}
+	mine := settings{Sampler: r.Data.Sampler(), Evaluated: r.evaluated, Standing: r.standing}
 	if r.saver != nil && r.pg.Rank() == 0 {
 		if last, err := checkpoint.List(r.Checkpoints); err == nil && len(last) > 0 && last[0].Step == r.step {
 			mine.Saved = r.step
@@ -151,9 +160,11 @@ func (r *run) compare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.saved = all[0].Saved
+	r.saved, r.evaluated, r.standing = all[0].Saved, all[0].Evaluated, all[0].Standing
 	for rank, its := range all {
-		r.evaluated = min(r.evaluated, its.Evaluated)
+		if its.Evaluated < r.evaluated {
+			r.evaluated, r.standing = its.Evaluated, its.Standing
+		}
 		if r.pg.Survives() && rank != r.pg.Rank() {
 			continue
 		}
@@ -210,11 +221,12 @@ func (r *run) train(ctx context.Context) (isStopped bool, err error) {
 	}
 	// If the checkpoint was saved at the last step of the run, in the middle of an epoch, its evaluation may be
 	// missing. So epoch runs at least once.
-	for {
+	for !r.isEnded && !r.isPatienceOver() {
 		if stopped, err := r.epoch(ctx); stopped || err != nil || r.step >= r.total {
 			return stopped, err
 		}
 	}
+	return false, nil
 }
 
 // never is a step that no run comes to.
@@ -234,7 +246,13 @@ type run struct {
 	saved    int           // the step of the last checkpoint
 	// evaluated is the step after which Evaluate was called last, or never.
 	evaluated int
+	standing  standing
 	hasWarned bool // whether a loss that is not finite was logged
+
+	wantsEnd bool   // a callback of this rank has ended the run
+	failed   error  // the errors of callbacks
+	isEnded  bool   // the ranks have agreed that the run ends
+	told     string // the checkpoint that OnCheckpoint was called for last
 
 	recorder  *profile.Recorder // nil: nothing is traced, or the trace is written
 	traceAt   int               // the step that the trace starts with
@@ -300,7 +318,7 @@ func (r *run) open(ctx context.Context) (err error) {
 		keep = 3
 	}
 	r.saver, err = checkpoint.Open(ctx, r.pg, r.Checkpoints, &checkpoint.Options{Keep: keep, RequireFinite: r.RequireFinite, Async: true})
-	values := map[string]any{"position": &r.position, "generator": autograd.Generator(r.pg.Device())}
+	values := map[string]any{"position": r.place(), "generator": autograd.Generator(r.pg.Device())}
 	maps.Copy(values, r.Values)
 	r.state = checkpoint.State{Model: r.Model, Optimizers: []optim.Optimizer{r.Optimizer}, Values: values}
 	return err
@@ -326,11 +344,16 @@ func (r *run) resume(ctx context.Context) (err error) {
 			err = errors.Join(err, r.closeSaver())
 		}
 	}()
+	fresh := standing{Value: r.Best, Mode: r.Mode}
+	r.standing = fresh
 	step, err := r.saver.Resume(ctx, r.state)
 	if err != nil || step == 0 {
 		return err
 	}
 	r.before, r.evaluated = 0, never
+	if r.standing.Value != r.Best || r.standing.Mode != r.Mode {
+		r.standing = fresh
+	}
 	if err := r.checkPosition(); err != nil {
 		return err
 	}
@@ -380,6 +403,10 @@ func (r *run) epoch(ctx context.Context) (isStopped bool, err error) {
 			end = r.position
 			break
 		}
+		if r.gathered == 0 && r.Model.Ending(r.wantsEnd) {
+			r.isEnded = true
+			return false, r.save(ctx)
+		}
 		if err := r.trace(ctx); err != nil {
 			return false, err
 		}
@@ -417,17 +444,23 @@ func (r *run) epoch(ctx context.Context) (isStopped bool, err error) {
 		logs := r.meter.Step(samples) || r.step == 1
 		r.gathered, r.position = 0, b.After
 		stops := r.Model.Stopping()
+		status := Status{Loss: loss}
 		if logs || r.saver != nil && (stops || isDue(r.step, r.SaveEvery) || r.step >= r.total || sampler.StepsFrom(r.position) == 0) {
-			if err := r.readLoss(ctx, loss, b, logs); err != nil {
+			if status.Values, err = r.readLoss(ctx, loss, b, logs); err != nil {
 				return false, err
 			}
 			r.meter.Lap(telemetry.Log)
 		}
+		r.call(ctx, r.OnStep, &status)
+		r.tellCheckpoint(ctx)
 		if stops {
 			return true, r.save(ctx)
 		}
 		if err := r.finishStep(ctx); err != nil {
 			return false, err
+		}
+		if r.isPatienceOver() {
+			return false, r.save(ctx)
 		}
 	}
 	if r.Evaluate != nil && r.evaluated != r.step {
@@ -463,7 +496,7 @@ func (r *run) finishStep(ctx context.Context) error {
 			return err
 		}
 	}
-	if !isDue(r.step, r.SaveEvery) {
+	if !isDue(r.step, r.SaveEvery) && !r.isBest() {
 		return nil
 	}
 	return r.save(ctx)
@@ -475,9 +508,14 @@ func (r *run) evaluate(ctx context.Context, values ...progress.Value) error {
 	if err != nil {
 		return err
 	}
+	status := Status{Values: measured}
+	if status.IsBest, err = r.judge(ctx, measured); err != nil {
+		return err
+	}
 	r.evaluated = r.step
 	r.operations = autograd.Operations(r.pg.Device()) // those of the evaluation do not count
 	r.meter.Note(append(values, measured...)...)
+	r.call(ctx, r.OnEvaluation, &status)
 	r.meter.Lap(telemetry.Evaluation)
 	return nil
 }
@@ -512,11 +550,11 @@ func (r *run) clip() (*autograd.Variable, error) {
 }
 
 // readLoss checks, and if logs is true logs, the mean of the loss over the last batches of all ranks. b is this rank's.
-// If none of them has labels, there is no such mean.
-func (r *run) readLoss(ctx context.Context, loss *autograd.Variable, b *data.Batch, logs bool) error {
+// If none of them has labels, there is no such mean. readLoss returns the values that it logged.
+func (r *run) readLoss(ctx context.Context, loss *autograd.Variable, b *data.Batch, logs bool) (values []progress.Value, err error) {
 	value, err := loss.TryItem(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	of := len(b.Indices) - b.Repeats
 	if r.SumLoss {
@@ -525,11 +563,10 @@ func (r *run) readLoss(ctx context.Context, loss *autograd.Variable, b *data.Bat
 	}
 	all, err := metrics.Reduce(ctx, r.pg, metrics.Mean(value, of))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	mean, hasMean := all[0].Value, all[0].Count > 0
 	if logs {
-		var values []progress.Value
 		if hasMean {
 			values = append(values, progress.V("loss", mean))
 		}
@@ -539,23 +576,23 @@ func (r *run) readLoss(ctx context.Context, loss *autograd.Variable, b *data.Bat
 		if r.norm != nil {
 			norm, err := r.norm.TryItem(ctx)
 			if err != nil {
-				return err
+				return nil, err
 			}
 			values = append(values, progress.V("grad_norm", norm))
 		}
 		r.meter.Log(values...)
 	}
 	if !hasMean || !math.IsNaN(mean) && !math.IsInf(mean, 0) || r.hasWarned {
-		return nil
+		return values, nil
 	}
 	if r.RequireFinite {
-		return fmt.Errorf("train: the loss of step %d is %v, want a finite one (RequireFinite)", r.step, mean)
+		return nil, fmt.Errorf("train: the loss of step %d is %v, want a finite one (RequireFinite)", r.step, mean)
 	}
 	r.hasWarned = true
 	if r.pg.Rank() == 0 {
 		r.pg.Log().Warn("train: the loss is not finite", "step", r.step, "loss", mean)
 	}
-	return nil
+	return values, nil
 }
 
 // save saves a checkpoint, unless a checkpoint of this step was already saved.
@@ -563,7 +600,11 @@ func (r *run) save(ctx context.Context) error {
 	if r.saver == nil || r.saved == r.step {
 		return nil
 	}
-	r.saved = r.step
 	defer r.meter.Lap(telemetry.Checkpoint)
+	if err := r.saver.Wait(ctx); err != nil {
+		return err
+	}
+	r.tellCheckpoint(ctx)
+	r.saved, r.state.Best = r.step, r.isBest()
 	return r.saver.Save(ctx, r.step, r.state)
 }

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"math"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
@@ -32,6 +31,7 @@ var (
 	dir         = flag.String("model", "", "`folder` of the model")
 	files       = flag.String("data", "", "`pattern` of the files to train on")
 	evalFiles   = flag.String("eval", "", "`pattern` of the files to evaluate on; the best model is saved (default: the last one)")
+	patience    = flag.Int("patience", 0, "with --eval, end after this number of evaluations without a better one; 0: train all epochs")
 	out         = flag.String("out", "tuned", "`folder` for the model or the adapters")
 	checkpoints = flag.String("checkpoints", "", "`folder` to save checkpoints in, and to resume from")
 	rank        = flag.Int("lora", 0, "train adapters of this `rank` alone")
@@ -102,10 +102,8 @@ func run(ctx context.Context) error {
 		}
 		return model.Run(func() *autograd.Variable { return base.Model.Loss(b.Vars[0], b.Vars[1], o) })
 	}
-	best := math.Inf(1)
 	c := train.Config{
-		Model: model, Optimizer: opt, Data: loader, Epochs: *epochs, Loss: loss, SumLoss: true, ClipNorm: 1, Log: *log, LogEvery: 10,
-		Checkpoints: *checkpoints, Values: map[string]any{"best": &best},
+		Model: model, Optimizer: opt, Data: loader, Epochs: *epochs, Loss: loss, SumLoss: true, ClipNorm: 1, Log: *log, LogEvery: 10, Checkpoints: *checkpoints,
 	}
 	if *evalFiles != "" {
 		evalLoader, err := open(*evalFiles, data.LoaderOptions{Batch: *batch, LastBatch: data.Uneven}, false)
@@ -114,12 +112,14 @@ func run(ctx context.Context) error {
 		}
 		c.Evaluate = func(ctx context.Context) ([]progress.Value, error) {
 			now, err := metrics.Loss(ctx, pg, model, evalLoader, loss)
-			if err == nil && now <= best {
-				if best = now; pg.Rank() == 0 {
-					err = save()
-				}
+			return []progress.Value{progress.V("eval_loss", now)}, err
+		}
+		c.Best, c.Patience = "eval_loss", *patience
+		c.OnEvaluation = func(_ context.Context, s *train.Status) error {
+			if s.IsBest && pg.Rank() == 0 {
+				return save()
 			}
-			return []progress.Value{progress.V("eval_loss", now)}, comm.Agree(ctx, pg, err)
+			return nil
 		}
 	}
 	c.LR = schedule.Linear(*rate, 0, max(c.Steps(), 1))
