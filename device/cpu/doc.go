@@ -12,7 +12,8 @@
 // rounded once. Exp, Tanh, Sigmoid, SiLU, GELU, SwiGLU, and the exponentials of softmax, attention and cross-entropy
 // use vector instructions: those of AVX2 and FMA, or of arm64. These kernels are C (vector.c), because gcc is there
 // anyway: without cgo a program also lacks OpenBLAS, which matters far more. They compute in float64 too, with
-// errors below 0.51 ulp of float32. Without cgo or on other processors the same functions are scalar Go, about ten
+// errors below 0.51 ulp of float32. AdamW uses vector instructions too, without fused ones on amd64, so ranks on
+// different processors compute the same bits. Without cgo or on other processors the same functions are scalar Go, about ten
 // times slower. Sums, losses and softmax accumulate in float64. Large operands are divided among
 // Options.Threads goroutines, which end before the call returns. The division depends only on the shapes,
 // so results depend neither on scheduling nor on the number of threads. OpenBLAS's products and oneDNN's

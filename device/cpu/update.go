@@ -182,6 +182,10 @@ func newAdamWRule[T float](n [11]float64, flags [2]bool) rule[T] {
 // step updates the mean, the variance and, with AMSGrad, the maximum of the variances.
 func (r adamWRule[T]) step(w, g []T, state [3][]T) {
 	g, m, v, most := g[:len(w)], state[0][:len(w)], state[1][:len(w)], state[2]
+	if r32, ok := any(&r).(*adamWRule[float32]); ok && !r.first && r.coupled == 0 && most == nil &&
+		vectorAdamW(r32, float32s(w), float32s(g), float32s(m), float32s(v)) {
+		return
+	}
 	for i, x := range w {
 		d := g[i] * r.unscale
 		if r.coupled != 0 {

@@ -11,8 +11,10 @@
 #include <string.h>
 
 #ifdef __x86_64__
+#include <immintrin.h>
 #define VECTOR __attribute__((target("avx2,fma")))
 #else
+#include <arm_neon.h>
 #define VECTOR
 #endif
 #define INLINE VECTOR static inline __attribute__((always_inline))
@@ -33,7 +35,7 @@ INLINE void store(float *p, vec v) {
 	memcpy(p, &n, sizeof n);
 }
 
-INLINE vec select(bits mask, vec yes, vec no) { return (vec)((mask & (bits)yes) | (~mask & (bits)no)); }
+INLINE vec choose(bits mask, vec yes, vec no) { return (vec)((mask & (bits)yes) | (~mask & (bits)no)); }
 
 INLINE vec absolute(vec v) { return (vec)((bits)v & INT64_MAX); }
 
@@ -57,7 +59,7 @@ INLINE vec exponential(vec v) {
 	vec power, rest;
 	split(v, &power, &rest);
 	vec e = power * rest + power;
-	e = select(v > 200., (vec){} + INFINITY, e);
+	e = choose(v > 200., (vec){} + INFINITY, e);
 	return (vec)((bits)e & ~(v < -200.));
 }
 
@@ -72,7 +74,7 @@ INLINE vec sigmoid_slope(vec x) {
 // tanh is (1 - e)/(1 + e) with e = exp(-2|x|). It computes 1 - e without a subtraction, which would lose small x.
 INLINE vec tangent(vec x) {
 	vec v = -2. * absolute(x), power, rest;
-	v = select(v < -100., (vec){} - 100., v);
+	v = choose(v < -100., (vec){} - 100., v);
 	split(v, &power, &rest);
 	vec m = power * rest + (power - 1.);
 	vec t = -m / (2. + m);
@@ -95,7 +97,7 @@ INLINE vec normal(vec x, vec *density) {
 	p = p * t + 0.10638358567155787;
 	vec tail = p * t * e;
 	*density = e * 0.3989422804014327;
-	return select(x > 0., 1. - tail, tail);
+	return choose(x > 0., 1. - tail, tail);
 }
 
 // gelu_tanh_argument returns 2u, where GELUTanh is x·(1 + tanh u)/2 = x·sigmoid(2u).
@@ -114,7 +116,7 @@ INLINE vec gelu_slope(vec x) {
 INLINE vec gelu_tanh_slope(vec x) {
 	vec u = gelu_tanh_argument(x), s = sigmoid_slope(u);
 	// If s is 0, x may be infinite.
-	return sigmoid(u) + select(s == 0., s, s * x * (1.5957691216057308 * (1. + 0.134145 * x * x)));
+	return sigmoid(u) + choose(s == 0., s, s * x * (1.5957691216057308 * (1. + 0.134145 * x * x)));
 }
 
 // apply computes f for LANES elements.
@@ -188,21 +190,23 @@ VECTOR double vector_exps(float *dst, const float *x, long n, double shift) {
 	return (s[0] + s[1]) + (s[2] + s[3]);
 }
 
+// wide are as many float32 as the processor's instructions compute at a time.
+typedef float wide __attribute__((vector_size(32)));
+typedef int32_t wide_bits __attribute__((vector_size(32)));
+enum { WIDE = 8 };
+
 VECTOR float vector_largest(const float *x, long n) {
-	typedef float wide __attribute__((vector_size(32)));
-	typedef int32_t mask __attribute__((vector_size(32)));
-	enum { WIDE = 8 };
 	float most = x[0];
 	long i = 0;
 	if (n >= WIDE) {
 		wide top, v;
 		memcpy(&top, x, sizeof top);
-		mask nan = top != top;
+		wide_bits nan = top != top;
 		for (i = WIDE; i + WIDE <= n; i += WIDE) {
 			memcpy(&v, x + i, sizeof v);
 			nan |= v != v;
-			mask larger = v > top;
-			top = (wide)((larger & (mask)v) | (~larger & (mask)top));
+			wide_bits larger = v > top;
+			top = (wide)((larger & (wide_bits)v) | (~larger & (wide_bits)top));
 		}
 		for (long j = 0; j < WIDE; j++) {
 			if (nan[j])
@@ -216,4 +220,48 @@ VECTOR float vector_largest(const float *x, long n) {
 		most = x[i] > most ? x[i] : most;
 	}
 	return most;
+}
+
+// The updates are compiled without FMA on amd64: so all processors compute the same bits as the plain kernel, and
+// replicas of a model stay equal if only some have AVX2.
+#ifdef __x86_64__
+#undef VECTOR
+#define VECTOR __attribute__((target("avx2")))
+#define ROOT(v) _mm256_sqrt_ps(v)
+#else
+#define ROOT(v) ({ \
+	union { wide all; float32x4_t half[2]; } u = {v}; \
+	u.half[0] = vsqrtq_f32(u.half[0]), u.half[1] = vsqrtq_f32(u.half[1]); \
+	u.all; })
+#endif
+
+INLINE void adamw(struct adamw r, float *w, const float *g, float *m, float *v) {
+	wide x, d, mean, variance;
+	memcpy(&x, w, sizeof x);
+	memcpy(&d, g, sizeof d);
+	memcpy(&mean, m, sizeof mean);
+	memcpy(&variance, v, sizeof variance);
+	d *= r.unscale;
+	mean = r.fresh1 * d + r.beta1 * mean;
+	variance = r.fresh2 * d * d + r.beta2 * variance;
+	x = r.kept * x - r.rate * mean / (ROOT(variance) * r.root + r.eps);
+	memcpy(w, &x, sizeof x);
+	memcpy(m, &mean, sizeof mean);
+	memcpy(v, &variance, sizeof variance);
+}
+
+VECTOR void vector_adamw(struct adamw r, float *w, const float *g, float *m, float *v, long n) {
+	for (; n >= WIDE; n -= WIDE, w += WIDE, g += WIDE, m += WIDE, v += WIDE)
+		adamw(r, w, g, m, v);
+	if (n > 0) {
+		float pad[4][WIDE] = {};
+		memcpy(pad[0], w, n * sizeof *w);
+		memcpy(pad[1], g, n * sizeof *g);
+		memcpy(pad[2], m, n * sizeof *m);
+		memcpy(pad[3], v, n * sizeof *v);
+		adamw(r, pad[0], pad[1], pad[2], pad[3]);
+		memcpy(w, pad[0], n * sizeof *w);
+		memcpy(m, pad[2], n * sizeof *m);
+		memcpy(v, pad[3], n * sizeof *v);
+	}
 }

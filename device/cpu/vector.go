@@ -9,6 +9,8 @@ package cpu
 #cgo nocallback vector_apply
 #cgo noescape vector_exps
 #cgo nocallback vector_exps
+#cgo noescape vector_adamw
+#cgo nocallback vector_adamw
 #cgo noescape vector_largest
 #cgo nocallback vector_largest
 */
@@ -66,6 +68,17 @@ func vectorExps(dst, x []float32, shift float64) (sum float64, ok bool) {
 		return 0, false
 	}
 	return float64(C.vector_exps(first(dst), first(x), C.long(len(x)), C.double(shift))), true
+}
+
+func vectorAdamW(r *adamWRule[float32], w, g, m, v []float32) bool {
+	if !hasVectors || w == nil {
+		return false
+	}
+	C.vector_adamw(C.struct_adamw{
+		C.float(r.rate), C.float(r.root), C.float(r.kept), C.float(r.unscale),
+		C.float(r.beta1), C.float(r.fresh1), C.float(r.beta2), C.float(r.fresh2), C.float(r.eps),
+	}, first(w), first(g), first(m), first(v), C.long(len(w)))
+	return true
 }
 
 func vectorLargest(x []float32) (most float32, ok bool) {

@@ -14,5 +14,11 @@ void vector_apply(enum vector_function f, float *dst, const float *a, const floa
 // vector_exps writes e^(x - shift) to dst unless dst is null, and returns the sum. It adds in eight lanes.
 double vector_exps(float *dst, const float *x, long n, double shift);
 
+// adamw has the numbers of an update by AdamW: the fields of adamWRule.
+struct adamw { float rate, root, kept, unscale, beta1, fresh1, beta2, fresh2, eps; };
+
+// vector_adamw updates n parameters w, their means m and their variances v by the gradients g.
+void vector_adamw(struct adamw r, float *w, const float *g, float *m, float *v, long n);
+
 // vector_largest returns the largest of n > 0 elements, or a NaN.
 float vector_largest(const float *x, long n);

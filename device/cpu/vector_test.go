@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"runtime"
+	"slices"
 	"testing"
 
 	"github.com/goddp/goddp/internal/kernels"
@@ -116,6 +118,36 @@ func TestVectorReductions(t *testing.T) {
 				}
 				if y[n] != 0 {
 					t.Errorf("%s: wrote %v behind the end", name, y[n])
+				}
+			}
+		}
+	}
+}
+
+// AdamW's vector kernel computes the bits of the plain one on amd64: else replicas on different processors would diverge.
+func TestVectorAdamW(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the compilers contract products and sums differently")
+	}
+	n := newAdamWRule[float32]([11]float64{1e-3, 1.01, 0.9999, 0.5, 0, 0.9, 0.1, 0.999, 0.001, 1e-8, 0}, [2]bool{})
+	for _, size := range []int{1, 7, 8, 1000} {
+		var got, want [4][]float32
+		for i := range got {
+			all := random(4 * size)[i*size:][:size]
+			if i == 3 {
+				for j, v := range all {
+					all[j] = v * v
+				}
+			}
+			got[i], want[i] = all, slices.Clone(all)
+		}
+		n(got[0], got[1], [3][]float32{got[2], got[3]})
+		most := make([]float32, size) // with AMSGrad's maxima, which are 0, the plain kernel runs
+		n(want[0], want[1], [3][]float32{want[2], want[3], most})
+		for i := range got {
+			for j, v := range got[i] {
+				if v != want[i][j] {
+					t.Fatalf("%d numbers: number %d of operand %d is %v, want %v", size, j, i, v, want[i][j])
 				}
 			}
 		}
