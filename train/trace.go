@@ -3,6 +3,10 @@ package train
 import (
 	"context"
 	"errors"
+	"time"
+
+	"github.com/goddp/goddp/internal/telemetry"
+	"github.com/goddp/goddp/profile"
 )
 
 // tracedSteps is the number of steps in a trace.
@@ -21,7 +25,7 @@ func (r *run) trace(ctx context.Context) error {
 	if r.step == r.traceAt {
 		r.wasOn = r.recorder.On()
 		r.recorder.Start()
-		r.isTracing = true
+		r.isTracing, r.lapped = true, time.Now()
 		return nil
 	}
 	return r.writeTrace()
@@ -35,6 +39,20 @@ func (r *run) writeTrace() error {
 		recorder.Stop()
 	}
 	return recorder.WriteFile(r.Trace, r.pg.Rank())
+}
+
+// lap is called at the end of each part of a step. In a trace, a part in which the device gets no work is a span of the host.
+func (r *run) lap(part string) {
+	r.meter.Lap(part)
+	if !r.isTracing {
+		return
+	}
+	begin := r.lapped
+	r.lapped = time.Now()
+	switch part {
+	case telemetry.Data, telemetry.Log, telemetry.Evaluation, telemetry.Checkpoint:
+		r.recorder.Add(profile.Span{Track: profile.Host, Name: part, Begin: profile.At(begin), End: profile.At(r.lapped)})
+	}
 }
 
 // finishTrace is called at the end of the run, with the run's error or nil. If steps are still being traced, it writes

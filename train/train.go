@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/checkpoint"
@@ -257,7 +258,8 @@ type run struct {
 	recorder  *profile.Recorder // nil: nothing is traced, or the trace is written
 	traceAt   int               // the step that the trace starts with
 	isTracing bool
-	wasOn     bool // whether the program itself was recording when the trace started
+	lapped    time.Time // when the last part of a traced step ended
+	wasOn     bool      // whether the program itself was recording when the trace started
 
 	operations float64            // autograd.Operations at the end of the last step or evaluation
 	norm       *autograd.Variable // the norm of the step's gradients; nil if it is not known
@@ -276,7 +278,7 @@ func (r *run) makeSteps() {
 		if r.SumLoss { // the weight differs from step to step, and is the last input
 			in, last := in[:len(in)-1], in[len(in)-1]
 			loss := r.Loss(&data.Batch{Vars: in, Share: r.share})
-			r.meter.Lap(telemetry.Forward)
+			r.lap(telemetry.Forward)
 			return loss, autograd.Mul(loss, autograd.Cast(last, loss.DType())).Backward(nil)
 		}
 		weight := r.weight
@@ -284,7 +286,7 @@ func (r *run) makeSteps() {
 			c.Require(func() bool { return r.weight == weight })
 		}
 		loss := r.Loss(&data.Batch{Vars: in, Share: r.share})
-		r.meter.Lap(telemetry.Forward)
+		r.lap(telemetry.Forward)
 		if weight == 1 {
 			return loss, loss.Backward(nil)
 		}
@@ -300,7 +302,7 @@ func (r *run) makeSteps() {
 		if r.Model.Passes() == passes {
 			return nil, fmt.Errorf("train: rank %d: the gradients were not averaged, because Loss did not go through Model: call Forward of Model, not of the module that it wraps", r.pg.Rank())
 		}
-		r.meter.Lap(telemetry.Backward)
+		r.lap(telemetry.Backward)
 		return loss, r.update()
 	}
 	if r.Captured && !capture.IsCapturable(r.Optimizer) {
@@ -398,7 +400,7 @@ func (r *run) epoch(ctx context.Context) (isStopped bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		r.meter.Lap(telemetry.Data)
+		r.lap(telemetry.Data)
 		if r.step >= r.total { // the run ends in the middle of the epoch
 			end = r.position
 			break
@@ -427,7 +429,7 @@ func (r *run) epoch(ctx context.Context) (isStopped bool, err error) {
 			if err != nil {
 				return false, err
 			}
-			r.meter.Lap(r.launched(telemetry.Backward))
+			r.lap(r.launched(telemetry.Backward))
 			continue
 		}
 		if r.LR != nil {
@@ -437,7 +439,7 @@ func (r *run) epoch(ctx context.Context) (isStopped bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		r.meter.Lap(r.launched(telemetry.Optimizer))
+		r.lap(r.launched(telemetry.Optimizer))
 		r.step++
 		samples := b.After.Sample - r.position.Sample
 		r.count(samples, b)
@@ -449,7 +451,7 @@ func (r *run) epoch(ctx context.Context) (isStopped bool, err error) {
 			if status.Values, err = r.readLoss(ctx, loss, b, logs); err != nil {
 				return false, err
 			}
-			r.meter.Lap(telemetry.Log)
+			r.lap(telemetry.Log)
 		}
 		r.call(ctx, r.OnStep, &status)
 		r.tellCheckpoint(ctx)
@@ -516,7 +518,7 @@ func (r *run) evaluate(ctx context.Context, values ...progress.Value) error {
 	r.operations = autograd.Operations(r.pg.Device()) // those of the evaluation do not count
 	r.meter.Note(append(values, measured...)...)
 	r.call(ctx, r.OnEvaluation, &status)
-	r.meter.Lap(telemetry.Evaluation)
+	r.lap(telemetry.Evaluation)
 	return nil
 }
 
@@ -600,7 +602,7 @@ func (r *run) save(ctx context.Context) error {
 	if r.saver == nil || r.saved == r.step {
 		return nil
 	}
-	defer r.meter.Lap(telemetry.Checkpoint)
+	defer r.lap(telemetry.Checkpoint)
 	if err := r.saver.Wait(ctx); err != nil {
 		return err
 	}

@@ -639,8 +639,9 @@ func TestTraceOfEachRank(t *testing.T) {
 	})
 	for _, name := range []string{"trace.json", "trace.rank1.json"} {
 		trace, err := os.ReadFile(filepath.Join(dir, name))
-		if n := strings.Count(string(trace), `"name":"optimizer"`); n != 5 || err != nil {
-			t.Errorf("%s has %d updates (%v), want 5", name, n, err)
+		updates, waits := strings.Count(string(trace), `"name":"optimizer","cat":"compute"`), strings.Count(string(trace), `"name":"data","cat":"host"`)
+		if updates != 5 || waits != 5 || err != nil {
+			t.Errorf("%s has %d updates and %d times in which the host waited for data (%v), want 5 of each", name, updates, waits, err)
 		}
 	}
 }

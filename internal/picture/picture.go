@@ -75,7 +75,10 @@ func Save(path string, width, height vg.Length, legend Legend, paint func(c draw
 }
 
 // Ticks marks an axis at multiples of 1, 2 or 5 times a power of ten.
-type Ticks struct{ Log bool } // the axis is logarithmic
+type Ticks struct {
+	Log   bool // the axis is logarithmic
+	Whole bool // between two whole numbers there is no mark
+}
 
 // Ticks implements [plot.Ticker].
 func (t Ticks) Ticks(least, most float64) (ticks []plot.Tick) {
@@ -83,6 +86,9 @@ func (t Ticks) Ticks(least, most float64) (ticks []plot.Tick) {
 		return logTicks(least, most)
 	}
 	step := niceStep((most - least) / 5)
+	if t.Whole {
+		step = max(step, 1)
+	}
 	unit, suffix := 1.0, ""
 	switch size := max(math.Abs(least), math.Abs(most)); {
 	case size >= 1e15:

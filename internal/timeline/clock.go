@@ -102,15 +102,16 @@ func (j *Job) findStraggler(report *Report) *Straggler {
 		return nil
 	}
 	var calls []map[string][]Interval
+	var windows []Interval
 	for _, r := range j.ranks {
-		calls = append(calls, r.collectives())
+		calls, windows = append(calls, r.collectives()), append(windows, r.window())
 	}
 	lates := make([]Straggler, len(j.ranks))
 	collectives := 0
 	matched(calls, func(calls []Interval) {
-		for i, r := range j.ranks { // for example the digest of parameters after the last step
-			if w := r.window(); calls[i].Begin.Before(w.Begin) || calls[i].End.After(w.End) {
-				return
+		for i, w := range windows {
+			if calls[i].Begin.Before(w.Begin) || calls[i].End.After(w.End) {
+				return // for example one that compares the parameters after the last step
 			}
 		}
 		last := 0

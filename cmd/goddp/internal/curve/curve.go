@@ -291,6 +291,7 @@ func panel(names []string, axis string, runs, all []*Run, opts Options) *plot.Pl
 		p.Title.Text, unit = strings.ReplaceAll(bytes, "_", " ")+" memory (MiB)", 1<<20
 	}
 	p.X.Label.Text = axis
+	p.X.Tick.Marker = picture.Ticks{Whole: axis == "steps"}
 	if opts.Log {
 		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, picture.Ticks{Log: true}
 	}
