@@ -127,8 +127,8 @@ func Init(ctx context.Context, opts *Options) (*ProcessGroup, error) {
 }
 
 // join makes the group of all ranks, bounded by ctx, from the settings that newJoiner has read. It opens the device,
-// connects to the job's store, joins the coordinator's session, connects the backend, and starts the watchdog. If
-// join fails, it releases everything that it has made.
+// connects to the job's store, joins the coordinator's session, connects the backend, and starts the watchdog and the
+// reports of the rank's state. If join fails, it releases everything that it has made.
 func (j *joiner) join(ctx context.Context) (_ *ProcessGroup, err error) {
 	var kept releases
 	defer func() {
@@ -142,7 +142,6 @@ func (j *joiner) join(ctx context.Context) (_ *ProcessGroup, err error) {
 	if err != nil {
 		return nil, err
 	}
-	kept.addClose(vitals.Watch(telemetry.Inherited(), dev))
 	if err := j.makeRefusal(dev); err != nil {
 		return nil, err
 	}
@@ -157,6 +156,7 @@ func (j *joiner) join(ctx context.Context) (_ *ProcessGroup, err error) {
 	if err != nil {
 		return nil, err
 	}
+	kept.addClose(vitals.Watch(telemetry.Inherited(), dev))
 	return &ProcessGroup{handle: &handle{group: g, joiner: j, kept: kept}}, nil
 }
 
