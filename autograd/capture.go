@@ -132,8 +132,8 @@ type variant struct {
 	// changes is the number of the state's changes. After a further one the captured work may use memory that is gone.
 	changes uint64
 
-	operations   float64 // of one replay, if they are counted
-	begins, ends bool    // begins: the captured work began a new step; ends: that step then had a Backward
+	operations   map[device.DType]float64 // of one replay, if they are counted
+	begins, ends bool                     // begins: the captured work began a new step; ends: that step then had a Backward
 }
 
 // Close frees the capture and the copies of its inputs.
@@ -328,7 +328,8 @@ func (c *captured) capture(in []*Variable, shapes string) (*variant, error) {
 		defer r.end(s)
 		if n := s.counter; n != nil {
 			before := n.operations
-			defer func() { v.operations, n.operations = n.operations-before, before }()
+			n.operations = map[device.DType]float64{}
+			defer func() { v.operations, n.operations = n.operations, before }()
 		}
 		defer func() {
 			v.begins = s.number > number
@@ -444,8 +445,8 @@ func (c *captured) replay(v *variant, in []*Variable) (*Variable, error) {
 		s.begin("the captured step")
 	}
 	err := v.Replay()
-	if s.counter != nil {
-		s.counter.operations += v.operations
+	for dt, n := range v.operations {
+		s.counter.operations[dt] += n
 	}
 	s.ended = s.ended || v.ends
 	out := v.copied

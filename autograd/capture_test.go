@@ -187,9 +187,9 @@ func TestEmulatedCapturedStepsEqualEagerSteps(t *testing.T) {
 						size = 5
 					}
 					x, y := m.batch(n, size)
-					before := autograd.Operations(dev)
+					before := autograd.Operations(dev, dt)
 					losses = append(losses, lossOf(t, step, x, y))
-					losses = append(losses, autograd.Operations(dev)-before)
+					losses = append(losses, autograd.Operations(dev, dt)-before)
 					if committed, consistent := m.opt.Committed(); committed != n+1 || !consistent {
 						t.Fatalf("after step %d: %d are committed, consistent: %v", n, committed, consistent)
 					}

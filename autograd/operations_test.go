@@ -61,11 +61,11 @@ func TestOperations(t *testing.T) {
 		}, 3 * product},
 		"no product": {func() *autograd.Variable { return autograd.Mul(w(3, 4), w(3, 4)) }, 0},
 	} {
-		before := autograd.Operations(dev)
+		before := autograd.Operations(dev, device.Float32)
 		if err := autograd.Sum(c.f()).Backward(nil); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if got := autograd.Operations(dev) - before; got != c.want {
+		if got := autograd.Operations(dev, device.Float32) - before; got != c.want {
 			t.Errorf("%s: %v operations, want %v", name, got, c.want)
 		}
 	}

@@ -56,7 +56,7 @@ func TestPage(t *testing.T) {
 func TestCounts(t *testing.T) {
 	var out strings.Builder
 	now := time.Unix(0, 0)
-	m, err := New(0, &Options{Every: 1, Out: &out, PeakFLOPS: 8e12, now: func() time.Time { return now }})
+	m, err := New(0, &Options{Every: 1, Out: &out, PeakFLOPS: func() float64 { return 8e12 }, now: func() time.Time { return now }})
 	if err != nil {
 		t.Fatal(err)
 	}

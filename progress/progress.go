@@ -82,10 +82,10 @@ type Options struct {
 	// Waited, if not nil, returns the total time for which the host has waited for reductions, as ddp.Model.Waited does. The
 	// page then shows this time apart from that of the part in which the host waits.
 	Waited func() time.Duration
-	// PeakFLOPS is the number of floating-point operations that the devices of all ranks can make in a second. If it is not
-	// 0, and the program counts those of all ranks by Count("flops", n), the lines also have "mfu", the part of the peak that is
-	// used (model FLOPs utilization, https://arxiv.org/abs/2204.02311, appendix B). autograd.Operations counts those of a rank.
-	PeakFLOPS float64
+	// PeakFLOPS, if not nil, returns the number of floating-point operations that the devices of all ranks can make in a second, or 0.
+	// If the program counts those of all ranks by Count("flops", n), the lines also have "mfu", the part of the peak that is used
+	// (model FLOPs utilization, https://arxiv.org/abs/2204.02311, appendix B). autograd.Operations counts those of a rank.
+	PeakFLOPS func() float64
 	// DeviceBytes, if not nil, returns the device memory of the process.
 	DeviceBytes func() int64
 
@@ -232,8 +232,10 @@ func (m *Meter) rates(now time.Time) []Value {
 	all := []Value{V("samples_per_second", float64(m.samples)/took)}
 	for _, c := range m.counts {
 		all = append(all, V(c.Name+"_per_second", c.Number/took))
-		if c.Name == "flops" && m.opts.PeakFLOPS > 0 {
-			all = append(all, V("mfu", c.Number/took/m.opts.PeakFLOPS))
+		if c.Name == "flops" && m.opts.PeakFLOPS != nil {
+			if peak := m.opts.PeakFLOPS(); peak > 0 {
+				all = append(all, V("mfu", c.Number/took/peak))
+			}
 		}
 	}
 	return all

@@ -63,9 +63,6 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c *Config) (err error) {
 		}
 	}
 	r.Accumulate = max(r.Accumulate, 1)
-	if r.PeakFLOPS == 0 {
-		r.PeakFLOPS = peak(pg.Device(), c.Model.Parameters())
-	}
 	r.before, _ = c.Optimizer.Committed()
 	if err := r.moveTo(data.Position{}); err != nil {
 		return err
@@ -104,7 +101,7 @@ func (r *run) attempt(ctx context.Context) (err error) {
 	}
 	r.meter, err = progress.New(r.pg.Rank(), &progress.Options{
 		Steps: r.total, First: r.step, Every: every, File: r.Log, DeviceBytes: func() int64 { return r.pg.Device().Memory().Held() },
-		Waited: r.Model.Waited, PeakFLOPS: r.PeakFLOPS * float64(r.pg.Size()),
+		Waited: r.Model.Waited, PeakFLOPS: r.peak,
 	})
 	if err == nil {
 		defer func() { err = errors.Join(err, r.meter.Close()) }()
@@ -212,7 +209,7 @@ func (r *run) train(ctx context.Context) (isStopped bool, err error) {
 		defer k.KeepLR()()
 	}
 	r.Optimizer.ZeroGrad() // the first step must not use earlier gradients
-	r.operations = autograd.Operations(r.pg.Device())
+	r.work.skip(r.pg.Device())
 	if r.Trace != "" && r.traceAt == 0 {
 		r.recorder, r.traceAt = profile.Of(r.pg.Device()), r.step+10
 		defer func() { err = errors.Join(err, r.finishTrace(ctx, err)) }()
@@ -261,7 +258,7 @@ type run struct {
 	lapped    time.Time // when the last part of a traced step ended
 	wasOn     bool      // whether the program itself was recording when the trace started
 
-	operations float64            // autograd.Operations at the end of the last step or evaluation
+	work       work               // the operations of the steps
 	norm       *autograd.Variable // the norm of the step's gradients; nil if it is not known
 
 	gathered int     // the number of batches whose gradients are accumulated for the next step
@@ -515,7 +512,7 @@ func (r *run) evaluate(ctx context.Context, values ...progress.Value) error {
 		return err
 	}
 	r.evaluated = r.step
-	r.operations = autograd.Operations(r.pg.Device()) // those of the evaluation do not count
+	r.work.skip(r.pg.Device())
 	r.meter.Note(append(values, measured...)...)
 	r.call(ctx, r.OnEvaluation, &status)
 	r.lap(telemetry.Evaluation)
