@@ -258,8 +258,8 @@ type run struct {
 	lapped    time.Time // when the last part of a traced step ended
 	wasOn     bool      // whether the program itself was recording when the trace started
 
-	work       work               // the operations of the steps
-	norm       *autograd.Variable // the norm of the step's gradients; nil if it is not known
+	work work               // the operations of the steps
+	norm *autograd.Variable // the norm of the step's gradients; nil if it is not known
 
 	gathered int     // the number of batches whose gradients are accumulated for the next step
 	weight   float64 // the factor of the loss of the batch
