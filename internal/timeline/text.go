@@ -54,7 +54,7 @@ func (r *Report) Text(allKernels bool) string {
 			c.Host, milliseconds(c.Ahead), r.Ranks[0].Rank, c.Collectives)
 	}
 	if s := r.Straggler; s != nil {
-		fmt.Fprintf(&text, "\nRank %d is the straggler: it began %d of %d collectives last, and another rank waited for it for %s ms (%.1f%%).\n",
+		fmt.Fprintf(&text, "\nRank %d is the straggler: it was the last in %d of %d collectives, and each other rank waited %s ms for it (%.1f%%).\n",
 			s.Rank, s.Last, s.Collectives, milliseconds(s.Waited), percent(s.Waited, max(r.Mean.Total, 1)))
 		if s.Part != "" {
 			fmt.Fprintf(&text, "  %s: %s ms on rank %d, %s ms on the others (their median).\n", s.Part, milliseconds(s.Took), s.Rank, milliseconds(s.Others))

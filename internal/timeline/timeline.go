@@ -3,6 +3,7 @@ package timeline
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -72,6 +73,7 @@ func (t *Times) part(name string) time.Duration {
 func (j *Job) Report() *Report {
 	report := &Report{Clocks: slices.Concat([]Clock{}, j.clocks), Kernels: []Kernel{}}
 	at := map[string]int{}
+	var took []float64 // of the kernels
 	for _, r := range j.ranks {
 		out, work := r.analyze()
 		report.Ranks = append(report.Ranks, out)
@@ -80,11 +82,14 @@ func (j *Job) Report() *Report {
 			i, isKnown := at[e.name]
 			if !isKnown {
 				i = len(report.Kernels)
-				at[e.name], report.Kernels = i, append(report.Kernels, Kernel{Name: e.name, Kind: e.kind()})
+				at[e.name], report.Kernels, took = i, append(report.Kernels, Kernel{Name: e.name, Kind: e.kind()}), append(took, 0)
 			}
 			report.Kernels[i].Count += 1 / part
-			report.Kernels[i].Took += time.Duration(float64(e.End.Sub(e.Begin)) / part)
+			took[i] += float64(e.End.Sub(e.Begin)) / part
 		}
+	}
+	for i := range took {
+		report.Kernels[i].Took = time.Duration(math.Round(took[i]))
 	}
 	slices.SortStableFunc(report.Kernels, func(a, b Kernel) int { return cmp.Compare(b.Took, a.Took) })
 	report.Straggler = j.findStraggler(report)

@@ -170,7 +170,7 @@ func TestTwoRanks(t *testing.T) {
     mean  0.750    0.450  60.0%    0.025  3.3%   0.000  0.0%  0.275  36.7%            0.110   77.3%    0.040
 The clock of host1 was 1.500 ms ahead of that of rank 0, by the ends of 2 collectives; the times are put right.
 
-Rank 1 is the straggler: it began 2 of 2 collectives last, and another rank waited for it for 0.080 ms (10.7%).
+Rank 1 is the straggler: it was the last in 2 of 2 collectives, and each other rank waited 0.080 ms for it (10.7%).
   compute: 0.490 ms on rank 1, 0.410 ms on the others (their median).
 
 The kernels that take the most, as a mean of a step and rank:

@@ -4,6 +4,7 @@ package stepplot
 import (
 	"fmt"
 	"image/color"
+	"slices"
 	"strings"
 	"time"
 
@@ -56,13 +57,16 @@ func Save(path string, ranks []timeline.Row) error {
 	p.Title.Text = title
 	p.X.Label.Text = "milliseconds"
 	p.X.Min, p.Y.Min, p.Y.Max = 0, 0, ofRank*float64(len(ranks))
-	top := p.Y.Max
+	top, kinds := p.Y.Max, []kind{computes, communicates}
 	for _, r := range ranks {
 		p.Add(label{fmt.Sprintf("rank %d", r.Rank), top - caption/2})
 		for _, s := range coalesced(r.Compute) {
 			k := computes
 			if s.IsWait {
 				k = waits
+				if !slices.Contains(kinds, k) {
+					kinds = append(kinds, k)
+				}
 			}
 			p.Add(box{s, k, top - caption - compute, compute})
 		}
@@ -76,7 +80,7 @@ func Save(path string, ranks []timeline.Row) error {
 	}
 	height := vg.Length(p.Y.Max)*vg.Points(15) + vg.Points(80)
 	var legend picture.Legend
-	for _, k := range []kind{computes, communicates, waits} {
+	for _, k := range kinds {
 		legend = append(legend, picture.Entry{Text: k.meaning, Line: draw.LineStyle{Color: k.colour, Width: vg.Points(9)}, Length: vg.Points(9)})
 	}
 	return picture.Save(path, picture.Width, height, legend, p.Draw)
