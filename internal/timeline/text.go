@@ -45,6 +45,9 @@ func (r *Report) Text(allKernels bool) string {
 	if len(fromSpans) > 0 {
 		fmt.Fprintf(&text, "The trace has no kernels of rank %s, so the times are those of spans: of passes as a whole.\n", strings.Join(fromSpans, ", "))
 	}
+	if late := r.Mean.HostLate; late > 0 {
+		fmt.Fprintf(&text, "Of the idle time, %s ms are the host's: it enqueued the next activity late.\n", milliseconds(late))
+	}
 	for _, c := range r.Clocks {
 		if c.Collectives == 0 {
 			fmt.Fprintf(&text, "The clock of %s may differ: its ranks have no collectives with rank %d.\n", c.Host, r.Ranks[0].Rank)

@@ -30,6 +30,7 @@ type Times struct {
 	Exposed       time.Duration `json:"exposed_ns"`       // while a kernel communicated and none computed
 	Copies        time.Duration `json:"copies_ns"`        // while memory was copied or set, and no kernel ran
 	Idle          time.Duration `json:"idle_ns"`          // while nothing of the above happened
+	HostLate      time.Duration `json:"host_late_ns"`     // the part of Idle in which the host was late with the next activity
 	Communication time.Duration `json:"communication_ns"` // while a kernel communicated
 	Waiting       time.Duration `json:"waiting_ns"`       // the part of Communication before the last rank began it
 }
@@ -104,6 +105,7 @@ func (j *Job) Report() *Report {
 	mean(func(t *Times) *time.Duration { return &t.Exposed })
 	mean(func(t *Times) *time.Duration { return &t.Copies })
 	mean(func(t *Times) *time.Duration { return &t.Idle })
+	mean(func(t *Times) *time.Duration { return &t.HostLate })
 	mean(func(t *Times) *time.Duration { return &t.Communication })
 	mean(func(t *Times) *time.Duration { return &t.Waiting })
 	return report
@@ -181,11 +183,28 @@ func (r *rank) analyze() (out Rank, work []event) {
 	}
 	out.HiddenPercent = percent(out.Communication-out.Exposed, out.Communication)
 	gaps := Gaps(busy)
+	out.HostLate = each(hostLate(gaps, work))
 	slices.SortStableFunc(gaps, func(a, b Interval) int { return cmp.Compare(b.End.Sub(b.Begin), a.End.Sub(a.Begin)) })
 	for _, g := range gaps[:min(len(gaps), mostGaps)] {
 		out.Gaps = append(out.Gaps, r.explain(g, window.Begin, work))
 	}
 	return out, work
+}
+
+// hostLate returns the gaps in which the host was late: it enqueued the next activity in the second half of the gap.
+func hostLate(gaps []Interval, work []event) (found []Interval) {
+	enqueued := map[int64]time.Time{} // by the activity's begin
+	for _, e := range work {
+		if at := e.Begin.UnixNano(); enqueued[at].IsZero() {
+			enqueued[at] = e.enqueued
+		}
+	}
+	for _, g := range gaps {
+		if at := enqueued[g.End.UnixNano()]; !at.IsZero() && 2*at.Sub(g.Begin) >= g.End.Sub(g.Begin) {
+			found = append(found, g)
+		}
+	}
+	return found
 }
 
 // percent returns part as a percentage of whole. If whole is 0, it returns 100.

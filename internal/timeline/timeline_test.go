@@ -117,6 +117,9 @@ func TestCausesOfGaps(t *testing.T) {
 		"0 kernel 5560 5570 g", // of 500: nothing is known; not among the longest
 		"0 kernel 5571 5572 h", // of 1: not among the longest
 	)
+	if got.HostLate != 2500*time.Microsecond { // the first two gaps
+		t.Errorf("the host was late for %v, want 2.5ms", got.HostLate)
+	}
 	type gap struct {
 		took                   int
 		before, after, in, why string
