@@ -138,7 +138,8 @@ func (s *State) DecidedCause() error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if f.Kind == coordinator.Reported && f.Reporter == s.control.Rank() && f.Group == s.control.Name && s.ownReport != nil {
+	if f.Kind == coordinator.Reported && f.Reporter == s.control.Rank() && f.Group == s.control.Name && s.ownReport != nil &&
+		f.Text == backend.Describe(s.ownReport).Text { // else package comm has reported a call that did not start
 		return s.ownReport
 	}
 	return backend.Cause(f)

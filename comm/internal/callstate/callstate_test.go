@@ -93,15 +93,18 @@ func TestDrainWaitsForPendingCalls(t *testing.T) {
 }
 
 // The reporting rank gets its own error value back, the other rank an error with the same text. A
-// cause that comes from the program does not break the group of all ranks.
+// cause that comes from the program does not break the group of all ranks. A cause that was reported without
+// the State comes first.
 func TestReportReachesAllRanks(t *testing.T) {
 	for _, c := range []struct {
 		cause       error
 		wantOnRank1 string
 		confined    bool
+		isOutside   bool
 	}{
-		{&failure.TimeoutError{After: time.Second}, "timed out after 1s while queued", false},
-		{fmt.Errorf("%w: enough", failure.ErrAborted), "process group aborted: by rank 0: enough", true},
+		{&failure.TimeoutError{After: time.Second}, "timed out after 1s while queued", false, false},
+		{fmt.Errorf("%w: enough", failure.ErrAborted), "process group aborted: by rank 0: enough", true, false},
+		{&failure.TimeoutError{After: time.Second}, "timed out after 1s while queued", false, true},
 	} {
 		var part, all [2]*callstate.State
 		var groups [2]*coordinator.Group
@@ -124,13 +127,18 @@ func TestReportReachesAllRanks(t *testing.T) {
 		if part[0].DecidedCause() != nil {
 			t.Error("something is decided before anything was reported")
 		}
-		part[0].Report(c.cause)
-		part[0].Report(errors.New("a second cause"))
+		if c.isOutside {
+			groups[0].Fail(backend.Describe(c.cause))
+			part[0].Report(&failure.PeerLostError{Peer: 1})
+		} else {
+			part[0].Report(c.cause)
+			part[0].Report(errors.New("a second cause"))
+		}
 		for r, g := range groups {
 			<-g.Failed()
 			part[r].AwaitAcknowledged()
 			err := part[r].DecidedCause()
-			if r == 0 && err != c.cause || r == 1 && (err == nil || err.Error() != c.wantOnRank1) {
+			if isOwn := r == 0 && !c.isOutside; isOwn && err != c.cause || !isOwn && (err == nil || err.Error() != c.wantOnRank1) {
 				t.Errorf("rank %d: %v, want %q", r, err, c.wantOnRank1)
 			}
 			if broke := all[r].DecidedCause() != nil; broke == c.confined {
