@@ -117,11 +117,13 @@ func (s *stream) fileWritten(err error) {
 
 // line handles one line of the worker.
 func (s *stream) line(text []byte, end ending) {
-	if s.tail != nil {
-		s.tail.add(text)
-	}
-	if s.note != nil {
-		s.note(text)
+	if end != redraw || !s.redraws {
+		if s.tail != nil {
+			s.tail.add(text)
+		}
+		if s.note != nil {
+			s.note(text)
+		}
 	}
 	if s.shown == nil {
 		return
@@ -140,6 +142,31 @@ func (s *stream) line(text []byte, end ending) {
 	}
 }
 
+// columns returns how many columns of the terminal a line that is redrawn may have after the prefix, or 0 if lines are
+// not redrawn. The last column stays free, because a terminal may break a line that fills it.
+func (s *stream) columns() int {
+	if !s.redraws {
+		return 0
+	}
+	return max(s.shown.Columns()-len(s.prefix)-1, 0)
+}
+
+// clip shortens a line to the given number of characters, unless it has escape sequences or columns is 0. A terminal would
+// break a longer line, and redraw only its last part.
+func clip(line []byte, columns int) []byte {
+	if columns == 0 || bytes.IndexByte(line, '\x1b') >= 0 {
+		return line
+	}
+	n := 0
+	for i := range string(line) {
+		if n == columns {
+			return line[:i]
+		}
+		n++
+	}
+	return line
+}
+
 // append adds a line to s.out, which s.show writes. On a terminal, the next line replaces
 // a line that ended with a lone "\r".
 func (s *stream) append(text []byte, end ending) {
@@ -153,6 +180,9 @@ func (s *stream) append(text []byte, end ending) {
 		s.out = append(s.out, printer.EraseLine...)
 	}
 	s.out = append(s.out, s.prefix...)
+	if end == redraw {
+		text = clip(text, s.columns())
+	}
 	s.out = append(s.out, text...)
 	if end == redraw && s.redraws {
 		s.out = append(s.out, '\r')

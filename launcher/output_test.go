@@ -130,17 +130,20 @@ func TestParseStreamMap(t *testing.T) {
 	}
 }
 
-// On a terminal, the next line replaces a line that ended with a lone "\r". Elsewhere
+// On a terminal, the next line replaces a line that ended with a lone "\r", also in the last lines for a report. Elsewhere
 // each is a line.
 func TestLinesThatAreRedrawn(t *testing.T) {
 	for redraws, want := range map[bool]string{
 		false: "0> 10%\n0> 20%\n0> done\n",
 		true:  "0> 10%\r" + printer.EraseLine + "0> 20%\r" + printer.EraseLine + "0> done\n",
 	} {
-		s := stream{shown: &printer.Output{}, redraws: redraws, prefix: "0> "}
+		s := stream{shown: &printer.Output{}, redraws: redraws, prefix: "0> ", tail: &tail{}}
 		s.lines.feed([]byte("10%\r20%\rdone\n"), s.line)
 		if got := string(s.out); got != want {
 			t.Errorf("redrawn in place %v: %q, want %q", redraws, got, want)
+		}
+		if got := len(s.tail.lines()); got != strings.Count(want, "\n") {
+			t.Errorf("redrawn in place %v: %d last lines for %q", redraws, got, want)
 		}
 	}
 }

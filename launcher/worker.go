@@ -143,7 +143,13 @@ func (s *spawner) spawn(local int, order *rendezvous.StartOrder) (p *process, er
 		report = strconv.Itoa(firstExtraFD + len(files) - 2)
 		files = append(files, theirs)
 	}
-	env := slices.Concat(s.env, s.job(local, p).Environ(), s.recorderEnv(p), []string{jobenv.ReportFDVar + "=" + report})
+	columns := 0 // a log file would have each state of a line
+	if stderr := p.streams[1]; stderr.file == nil {
+		columns = stderr.columns()
+	}
+	env := slices.Concat(s.env, s.job(local, p).Environ(), s.recorderEnv(p), []string{
+		jobenv.ReportFDVar + "=" + report, jobenv.ColumnsVar + "=" + strconv.Itoa(columns),
+	})
 	if s.cfg.VirtualLocalRank {
 		env = append(env, virtualEnv(s.env, local)...)
 	}
@@ -188,7 +194,7 @@ func (s *spawner) open(which streamSet, p *process, dir string) (_ *stream, w *o
 	redirected := s.cfg.Redirects.of(p.LocalRank)&which != 0
 	filter := s.cfg.LocalRanksFilter
 	if !redirected && (len(filter) == 0 || slices.Contains(filter, p.LocalRank)) {
-		st.shown, st.redraws = shown, shown.IsTerminal() && !s.cfg.JSONLines
+		st.shown, st.redraws = shown, shown.Columns() > 0 && !s.cfg.JSONLines
 	}
 	if s.cfg.JSONLines {
 		st.json = &jsonLine{Source: fromWorker, Host: hostname(), workerLabel: &workerLabel{

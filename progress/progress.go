@@ -15,7 +15,8 @@
 // Only rank 0 writes lines. Step returns true every Every steps, on all ranks, so the
 // code that it guards may call a collective, for example to average the loss over the ranks.
 //
-// On a terminal the line is updated in place. Otherwise each report is a new line.
+// On a terminal, also on that of golaunch, there is a bar instead, which is redrawn with the steps a second, the time that is
+// left and the last values. A dumb terminal (TERM=dumb), a file and a pipe get a line for each report.
 //
 // # The file
 //
@@ -111,18 +112,17 @@ func Process() []Value {
 
 // A Meter reports on one run. Only one goroutine may use it.
 type Meter struct {
-	opts    Options
-	writes  bool  // whether this is rank 0
-	inPlace bool  // whether Out is a terminal
-	file    file  // nil: none
-	err     error // the first error of writing it
+	opts   Options
+	writes bool  // whether this is rank 0
+	bar    *bar  // nil: Out is not a terminal
+	file   file  // nil: none
+	err    error // the first error of writing it
 
 	start   time.Time
 	steps   int // completed steps
 	logged  time.Time
 	samples int     // samples since logged
 	counts  []Value // what Count has counted since logged
-	width   int     // the width of the line on the terminal
 
 	page   *telemetry.Reporter // nil: nobody looks at the job
 	lap    time.Time           // the end of the last part
@@ -155,10 +155,7 @@ func New(rank int, opts *Options) (*Meter, error) {
 	if !m.writes {
 		return m, nil
 	}
-	if f, ok := o.Out.(*os.File); ok {
-		info, err := f.Stat()
-		m.inPlace = err == nil && info.Mode()&os.ModeCharDevice != 0
-	}
+	m.bar = newBar(m.opts.Out, m.opts.First, m.start)
 	var err error
 	if dir, isFolder := strings.CutPrefix(o.File, TensorBoardPrefix); isFolder {
 		m.file, err = newEventFile(dir, o.First, m.start)
@@ -176,6 +173,9 @@ func New(rank int, opts *Options) (*Meter, error) {
 func (m *Meter) Step(samples int) (due bool) {
 	m.steps++
 	m.samples += samples
+	if m.bar != nil {
+		m.bar.step(m.opts.now(), m.steps, m.opts.Steps)
+	}
 	if m.page != nil {
 		m.Lap(telemetry.Other)
 		m.page.Step(m.steps, m.parts)
@@ -246,12 +246,7 @@ func (m *Meter) Log(values ...Value) {
 	now := m.opts.now()
 	if m.writes {
 		values = slices.Concat(values, m.rates(now))
-		line := m.position() + describe(values)
-		if left := m.opts.Steps - m.steps; left > 0 && m.steps > m.opts.First {
-			each := now.Sub(m.start) / time.Duration(m.steps-m.opts.First)
-			line += fmt.Sprintf("  %v left", (each * time.Duration(left)).Round(time.Second))
-		}
-		m.show(line, false)
+		m.show(now, values)
 		m.forget(now)
 	} else {
 		values = nil
@@ -276,7 +271,11 @@ func (m *Meter) Note(values ...Value) {
 	if !m.writes {
 		return
 	}
-	m.show(m.position()+describe(values), true)
+	if line := m.position() + describe(values); m.bar != nil {
+		m.bar.interrupt(line)
+	} else {
+		fmt.Fprintln(m.opts.Out, line)
+	}
 	now := m.opts.now()
 	m.keep(now, values)
 	m.page.Flush()
@@ -307,9 +306,8 @@ func (m *Meter) forget(now time.Time) {
 // Close ends the line on the terminal and closes the file. It returns the first write error.
 func (m *Meter) Close() error {
 	m.page.Flush()
-	if m.width > 0 {
-		fmt.Fprintln(m.opts.Out)
-		m.width = 0
+	if m.bar != nil {
+		m.bar.end(m.steps, m.opts.Steps)
 	}
 	err := m.err
 	if m.file != nil {
@@ -339,7 +337,7 @@ func describe(values []Value) string {
 			fmt.Fprintf(&b, "  %s %.4g", v.Name, v.Number)
 		} else if what == "flops" {
 			continue // mfu says it better
-		} else if v.Number < 1e6 {
+		} else if v.Number < 1e6 && v.Number >= 100 {
 			fmt.Fprintf(&b, "  %.0f %s/s", v.Number, what)
 		} else {
 			fmt.Fprintf(&b, "  %.3g %s/s", v.Number, what)
@@ -348,16 +346,17 @@ func describe(values []Value) string {
 	return b.String()
 }
 
-// show writes a line, on a terminal over the current one.
-func (m *Meter) show(line string, remaining bool) {
-	switch {
-	case !m.inPlace:
-		fmt.Fprintln(m.opts.Out, line)
-	case remaining:
-		fmt.Fprintf(m.opts.Out, "\r%-*s\n", m.width, line)
-		m.width = 0
-	default:
-		fmt.Fprintf(m.opts.Out, "\r%-*s", m.width, line)
-		m.width = len(line)
+// show writes a line about the values, or draws them on the terminal.
+func (m *Meter) show(now time.Time, values []Value) {
+	if m.bar != nil {
+		m.bar.values = describe(values)
+		m.bar.draw(now, m.steps, m.opts.Steps)
+		return
 	}
+	line := m.position() + describe(values)
+	if left := m.opts.Steps - m.steps; left > 0 && m.steps > m.opts.First {
+		each := now.Sub(m.start) / time.Duration(m.steps-m.opts.First)
+		line += fmt.Sprintf("  %v left", (each * time.Duration(left)).Round(time.Second))
+	}
+	fmt.Fprintln(m.opts.Out, line)
 }

@@ -76,28 +76,52 @@ step 6/6  loss 0.2  lr 0.1  200 samples/s
 	}
 }
 
-// On a terminal a line replaces the line before, also a longer one, and a note remains.
-func TestTerminal(t *testing.T) {
-	var out bytes.Buffer
-	m, err := New(0, &Options{Out: &out, now: clock()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	m.inPlace = true
-	m.Step(5)
-	m.Log(V("loss", 123456))
-	m.Log()
-	m.Note(V("accuracy", 1))
-	m.Log()
-	if err := m.Close(); err != nil {
-		t.Fatal(err)
-	}
-	want := "\rstep 1  loss 1.235e+05  5 samples/s" +
-		"\rstep 1  0 samples/s                " +
-		"\rstep 1  accuracy 1 \n" +
-		"\rstep 1  0 samples/s\n"
-	if out.String() != want {
-		t.Errorf("%q, want %q", out.String(), want)
+// The bar is redrawn every 100 ms, with the numbers for which there is room. A note stays above it.
+func TestBar(t *testing.T) {
+	for _, c := range []struct {
+		columns, steps int
+		want           string
+	}{
+		{99, 8, `
+\r 25% [===         ] 2/8  20 steps/s  0s left
+\r 50% [======      ] 4/8  20 steps/s  0s left
+\r 50% [======      ] 4/8  20 steps/s  0s left  loss 0.5  lr 0.1  200 samples/s
+\rstep 4/8  accuracy 1                                                         \n
+\r 50% [======      ] 4/8  20 steps/s  0s left  loss 0.5  lr 0.1  200 samples/s\n`},
+		{39, 4, `
+\r 50% [==  ] 2/4  20 steps/s  0s left
+\r100% [====] 4/4  20 steps/s         
+\r100% [====] 4/4  20 steps/s  loss 0.5
+\rstep 4/4  accuracy 1                 \n
+\r100% [====] 4/4  20 steps/s  loss 0.5\n`},
+		{9, 0, `
+\rstep 2
+\rstep 4
+\rstep 4
+\rstep 4  accuracy 1\n
+\rstep 4\n`},
+	} {
+		now := time.Unix(0, 0)
+		var out strings.Builder
+		m, err := New(0, &Options{Steps: c.steps, Every: 4, Out: &out, now: func() time.Time { return now }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.bar = &bar{out: &out, before: "\r", columns: c.columns, drawnAt: now}
+		for range 4 {
+			now = now.Add(50 * time.Millisecond)
+			if m.Step(10) {
+				m.Log(V("loss", 0.5), V("lr", 0.1))
+			}
+		}
+		m.Note(V("accuracy", 1))
+		if err := m.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.NewReplacer("\r", `
+\r`, "\n", `\n`).Replace(out.String()); got != c.want {
+			t.Errorf("%d columns: %s\nwant %s", c.columns, got, c.want)
+		}
 	}
 }
 

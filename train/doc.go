@@ -1,5 +1,5 @@
 // Package train has the loop that most training programs need: epochs or steps of batches,
-// gradient accumulation, a learning rate schedule, a progress line, an evaluation after each
+// gradient accumulation, a learning rate schedule, a progress line or bar, an evaluation after each
 // epoch, checkpoints, the best one, early stopping, callbacks, and a clean stop on request.
 //
 //	err := train.Run(ctx, pg, &train.Config{

@@ -53,6 +53,9 @@ const (
 	FlightFDVar = "GODDP_FLIGHT_FD"
 	// ReportFDVar is the file descriptor of the socket to which the worker reports its numbers: see package telemetry.
 	ReportFDVar = "GODDP_REPORT_FD"
+	// ColumnsVar is the number of columns for a line that the worker redraws on its stderr, by lines that end in "\r"; 0: it
+	// must not.
+	ColumnsVar = "GODDP_COLUMNS"
 )
 
 // What golaunch tells a golaunch that its worker starts. If one of these variables equals the user's variable for the

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/goddp/goddp/internal/terminal"
 )
 
 const (
@@ -164,7 +166,7 @@ func (p *Printer) write(q *queue) {
 		p.mu.Unlock()
 		err := q.writeOne(e)
 		p.mu.Lock()
-		if err != nil && !readerHasEnded(err, e.to.IsTerminal()) {
+		if err != nil && !readerHasEnded(err, e.to.Columns() > 0) {
 			e.to.err = cmp.Or(e.to.err, err)
 		}
 		q.entries = q.entries[1:]
@@ -178,7 +180,7 @@ func (p *Printer) write(q *queue) {
 const EraseLine = "\x1b[K"
 
 func (q *queue) writeOne(e entry) error {
-	isTerminal := e.to.IsTerminal()
+	isTerminal := e.to.Columns() > 0
 	if q.redrawn && isTerminal {
 		if _, err := io.WriteString(e.to.to, EraseLine); err != nil {
 			return err
@@ -191,14 +193,13 @@ func (q *queue) writeOne(e entry) error {
 	return err
 }
 
-// IsTerminal reports whether the output is a terminal, which can redraw a line in place.
-func (o *Output) IsTerminal() bool {
+// Columns returns the width of the terminal that the output is, or 0 if a line cannot be redrawn in place there.
+func (o *Output) Columns() int {
 	f, ok := o.to.(*os.File)
-	if !ok || os.Getenv("TERM") == "dumb" {
-		return false
+	if !ok {
+		return 0
 	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	return terminal.Columns(f)
 }
 
 // readerHasEnded reports whether a write failed because the reader has exited, such as head, which does not count as
