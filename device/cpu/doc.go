@@ -9,15 +9,19 @@
 // # Numbers
 //
 // Elementwise kernels compute in the operands' type; exponentials and similar functions in float64,
-// rounded once. Exp, Tanh, Sigmoid, SiLU, GELU, SwiGLU, and the exponentials of softmax, attention and cross-entropy
-// use vector instructions: those of AVX2 and FMA, or of arm64. These kernels are C (vector.c), because gcc is there
-// anyway: without cgo a program also lacks OpenBLAS, which matters far more. They compute in float64 too, with
-// errors below 0.51 ulp of float32. AdamW uses vector instructions too, without fused ones on amd64, so ranks on
-// different processors compute the same bits. Without cgo or on other processors the same functions are scalar Go, about ten
-// times slower. Sums, losses and softmax accumulate in float64. Large operands are divided among
+// rounded once. Sums, losses and softmax accumulate in float64. Large operands are divided among
 // Options.Threads goroutines, which end before the call returns. The division depends only on the shapes,
-// so results depend neither on scheduling nor on the number of threads. OpenBLAS's products and oneDNN's
-// convolutions are exceptions: they are reproducible only for a fixed number of threads.
+// so results depend neither on scheduling nor on the number of threads. OpenBLAS's products are an
+// exception: they are reproducible only for a fixed number of threads.
+//
+// # Vector instructions
+//
+// For float32, these kernels use AVX-512, AVX2 with FMA, or arm64's vectors: Exp, Tanh, Sigmoid, SiLU, GELU and SwiGLU
+// with their gradients, the exponentials of softmax, attention and cross-entropy, and AdamW. The functions have errors
+// below 0.51 ulp (docs/results/numerics.md). Sizes of vectors do not change the bits, and on amd64 AdamW computes the
+// bits of the plain kernel; so ranks on different processors apply the same updates. The kernels are C, with gcc's
+// vector types: Go's own vectors are an experiment, and assembly would be longer. A program without cgo, which cannot
+// load OpenBLAS either, and other processors use plain Go kernels, which take 2 to 15 times as long.
 //
 // # Matrix products
 //

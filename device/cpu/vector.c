@@ -1,10 +1,5 @@
 //go:build cgo && (amd64 || arm64)
 
-// The kernels convert float32 to float64, compute four numbers at a time, and round once. Their polynomials have relative
-// errors below 1e-9, a hundredth of the unit in the last place of float32. So the results are as accurate as those of the
-// plain kernels, and terms that cancel lose nothing. An element's result depends neither on its position nor on n.
-// Results may overwrite operands.
-
 #include "vector.h"
 #include <math.h>
 #include <stdint.h>
@@ -12,183 +7,16 @@
 
 #ifdef __x86_64__
 #include <immintrin.h>
-#define VECTOR __attribute__((target("avx2,fma")))
+#define VECTOR __attribute__((target("avx2")))
+#define ROOT(v) _mm256_sqrt_ps(v)
 #else
 #include <arm_neon.h>
 #define VECTOR
+#define ROOT(v) ({ \
+	union { wide all; float32x4_t half[2]; } u = {v}; \
+	u.half[0] = vsqrtq_f32(u.half[0]), u.half[1] = vsqrtq_f32(u.half[1]); \
+	u.all; })
 #endif
-#define INLINE VECTOR static inline __attribute__((always_inline))
-
-typedef double vec __attribute__((vector_size(32)));
-typedef int64_t bits __attribute__((vector_size(32)));
-typedef float narrow __attribute__((vector_size(16)));
-enum { LANES = 4 };
-
-INLINE vec load(const float *p) {
-	narrow v;
-	memcpy(&v, p, sizeof v);
-	return __builtin_convertvector(v, vec);
-}
-
-INLINE void store(float *p, vec v) {
-	narrow n = __builtin_convertvector(v, narrow);
-	memcpy(p, &n, sizeof n);
-}
-
-INLINE vec choose(bits mask, vec yes, vec no) { return (vec)((mask & (bits)yes) | (~mask & (bits)no)); }
-
-INLINE vec absolute(vec v) { return (vec)((bits)v & INT64_MAX); }
-
-// split returns 2^n and e^r - 1, where v = n·log 2 + r and |r| <= log(2)/2.
-INLINE void split(vec v, vec *power, vec *rest) {
-	const double round = 0x1.8p52; // adding this constant leaves the integer in the lowest bits
-	vec n = v * M_LOG2E + round;
-	*power = (vec)(((bits)n + 1023) << 52);
-	vec r = v - (n - round) * M_LN2, p = r * (1. / 362880) + 1. / 40320;
-	p = p * r + 1. / 5040;
-	p = p * r + 1. / 720;
-	p = p * r + 1. / 120;
-	p = p * r + 1. / 24;
-	p = p * r + 1. / 6;
-	p = p * r + 1. / 2;
-	*rest = p * r * r + r;
-}
-
-// exponential returns 0 and infinity where a float32 could not tell the result from them.
-INLINE vec exponential(vec v) {
-	vec power, rest;
-	split(v, &power, &rest);
-	vec e = power * rest + power;
-	e = choose(v > 200., (vec){} + INFINITY, e);
-	return (vec)((bits)e & ~(v < -200.));
-}
-
-INLINE vec sigmoid(vec x) { return 1. / (1. + exponential(-x)); }
-
-// sigmoid_slope is accurate in both tails.
-INLINE vec sigmoid_slope(vec x) {
-	vec e = exponential(-absolute(x));
-	return e / ((1. + e) * (1. + e));
-}
-
-// tanh is (1 - e)/(1 + e) with e = exp(-2|x|). It computes 1 - e without a subtraction, which would lose small x.
-INLINE vec tangent(vec x) {
-	vec v = -2. * absolute(x), power, rest;
-	v = choose(v < -100., (vec){} - 100., v);
-	split(v, &power, &rest);
-	vec m = power * rest + (power - 1.);
-	vec t = -m / (2. + m);
-	return (vec)((bits)t | ((bits)x & INT64_MIN));
-}
-
-// normal returns the normal distribution function and its density. It approximates the tail, divided by e^(-x²/2), with
-// a polynomial in t = 1/(1 + |x|/3.75), so small results are accurate.
-INLINE vec normal(vec x, vec *density) {
-	vec t = 3.75 / (3.75 + absolute(x)), e = exponential(-0.5 * x * x);
-	vec p = t * -0.015716556484834564 + 0.09150929828495546;
-	p = p * t - 0.2031522385599976;
-	p = p * t + 0.20434613762113663;
-	p = p * t - 0.11875830168893323;
-	p = p * t + 0.09866328424580115;
-	p = p * t + 0.044668931163508944;
-	p = p * t + 0.08727375003961375;
-	p = p * t + 0.09836459558467224;
-	p = p * t + 0.10641751382699646;
-	p = p * t + 0.10638358567155787;
-	vec tail = p * t * e;
-	*density = e * 0.3989422804014327;
-	return choose(x > 0., 1. - tail, tail);
-}
-
-// gelu_tanh_argument returns 2u, where GELUTanh is x·(1 + tanh u)/2 = x·sigmoid(2u).
-INLINE vec gelu_tanh_argument(vec x) { return 1.5957691216057308 * (x + 0.044715 * x * x * x); }
-
-INLINE vec silu_slope(vec x) {
-	vec s = sigmoid(x);
-	return s * (1. + x * (1. - s));
-}
-
-INLINE vec gelu_slope(vec x) {
-	vec density, below = normal(x, &density);
-	return below + x * density;
-}
-
-INLINE vec gelu_tanh_slope(vec x) {
-	vec u = gelu_tanh_argument(x), s = sigmoid_slope(u);
-	// If s is 0, x may be infinite.
-	return sigmoid(u) + choose(s == 0., s, s * x * (1.5957691216057308 * (1. + 0.134145 * x * x)));
-}
-
-// apply computes f for LANES elements.
-INLINE vec apply(enum vector_function f, const float *a, const float *b, const float *c) {
-	vec x = load(a), density;
-	switch (f) {
-	case NONE: break;
-	case EXP: return exponential(x);
-	case TANH: return tangent(x);
-	case SIGMOID: return sigmoid(x);
-	case SILU: return x * sigmoid(x);
-	case GELU: return x * normal(x, &density);
-	case GELU_TANH: return x * sigmoid(gelu_tanh_argument(x));
-	case TANH_SLOPE: return load(b) * (4. * sigmoid_slope(2. * x));
-	case SIGMOID_SLOPE: return load(b) * sigmoid_slope(x);
-	case SILU_SLOPE: return load(b) * silu_slope(x);
-	case GELU_SLOPE: return load(b) * gelu_slope(x);
-	case GELU_TANH_SLOPE: return load(b) * gelu_tanh_slope(x);
-	case SWIGLU: return x * sigmoid(x) * load(b);
-	case SWIGLU_GATE: return load(c) * load(b) * silu_slope(x);
-	}
-	__builtin_unreachable();
-}
-
-INLINE void apply_all(enum vector_function f, float *dst, const float *a, const float *b, const float *c, long n) {
-	for (; n >= LANES; n -= LANES, dst += LANES, a += LANES, b += LANES, c += LANES)
-		store(dst, apply(f, a, b, c));
-	if (n > 0) { // pad the rest
-		float pad[3][LANES] = {};
-		memcpy(pad[0], a, n * sizeof *a);
-		memcpy(pad[1], b, n * sizeof *b);
-		memcpy(pad[2], c, n * sizeof *c);
-		store(pad[0], apply(f, pad[0], pad[1], pad[2]));
-		memcpy(dst, pad[0], n * sizeof *dst);
-	}
-}
-
-VECTOR void vector_apply(enum vector_function f, float *dst, const float *a, const float *b, const float *c, long n) {
-	switch (f) { // one loop for each function
-	case NONE: break;
-#define LOOP(f) case f: apply_all(f, dst, a, b, c, n); break;
-	LOOP(EXP) LOOP(TANH) LOOP(SIGMOID) LOOP(SILU) LOOP(GELU) LOOP(GELU_TANH)
-	LOOP(TANH_SLOPE) LOOP(SIGMOID_SLOPE) LOOP(SILU_SLOPE) LOOP(GELU_SLOPE) LOOP(GELU_TANH_SLOPE)
-	LOOP(SWIGLU) LOOP(SWIGLU_GATE)
-	}
-}
-
-VECTOR double vector_exps(float *dst, const float *x, long n, double shift) {
-	vec sum[2] = {};
-	for (long i = 0; i < n; i += 2 * LANES) {
-		float pad[2 * LANES];
-		const float *from = x + i;
-		long rest = n - i;
-		if (rest < 2 * LANES) {
-			for (long j = 0; j < 2 * LANES; j++)
-				pad[j] = j < rest ? from[j] : -INFINITY;
-			from = pad;
-		}
-		vec e[2] = {exponential(load(from) - shift), exponential(load(from + LANES) - shift)};
-		sum[0] += e[0];
-		sum[1] += e[1];
-		if (dst != NULL) {
-			float *to = rest < 2 * LANES ? pad : dst + i;
-			store(to, e[0]);
-			store(to + LANES, e[1]);
-			if (to == pad)
-				memcpy(dst + i, pad, rest * sizeof *dst);
-		}
-	}
-	vec s = sum[0] + sum[1];
-	return (s[0] + s[1]) + (s[2] + s[3]);
-}
 
 // wide are as many float32 as the processor's instructions compute at a time.
 typedef float wide __attribute__((vector_size(32)));
@@ -224,18 +52,7 @@ VECTOR float vector_largest(const float *x, long n) {
 
 // The updates are compiled without FMA on amd64: so all processors compute the same bits as the plain kernel, and
 // replicas of a model stay equal if only some have AVX2.
-#ifdef __x86_64__
-#undef VECTOR
-#define VECTOR __attribute__((target("avx2")))
-#define ROOT(v) _mm256_sqrt_ps(v)
-#else
-#define ROOT(v) ({ \
-	union { wide all; float32x4_t half[2]; } u = {v}; \
-	u.half[0] = vsqrtq_f32(u.half[0]), u.half[1] = vsqrtq_f32(u.half[1]); \
-	u.all; })
-#endif
-
-INLINE void adamw(struct adamw r, float *w, const float *g, float *m, float *v) {
+VECTOR static inline void adamw(struct adamw r, float *w, const float *g, float *m, float *v) {
 	wide x, d, mean, variance;
 	memcpy(&x, w, sizeof x);
 	memcpy(&d, g, sizeof d);

@@ -5,10 +5,14 @@ package cpu
 /*
 #include "vector.h"
 
-#cgo noescape vector_apply
-#cgo nocallback vector_apply
-#cgo noescape vector_exps
-#cgo nocallback vector_exps
+#cgo noescape vector_apply_4
+#cgo nocallback vector_apply_4
+#cgo noescape vector_apply_8
+#cgo nocallback vector_apply_8
+#cgo noescape vector_exps_4
+#cgo nocallback vector_exps_4
+#cgo noescape vector_exps_8
+#cgo nocallback vector_exps_8
 #cgo noescape vector_adamw
 #cgo nocallback vector_adamw
 #cgo noescape vector_largest
@@ -25,8 +29,18 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// hasVectors reports whether the processor has the instructions for which vector.c is compiled.
-var hasVectors = runtime.GOARCH == "arm64" || features.X86.HasAVX2 && features.X86.HasFMA
+// vectorLanes is the number of float64 in a vector of the processor, 0 without the instructions that vector.h needs.
+var vectorLanes = lanes()
+
+func lanes() int {
+	switch x := &features.X86; {
+	case x.HasAVX512F && x.HasAVX512DQ:
+		return 8
+	case x.HasAVX2 && x.HasFMA, runtime.GOARCH == "arm64":
+		return 4
+	}
+	return 0
+}
 
 // vectorFunctions has functions of x, and the products of g and their derivatives at x.
 var vectorFunctions = map[kernels.UnaryFunc]struct{ value, slope C.enum_vector_function }{
@@ -55,23 +69,30 @@ func vectorSwiGLUGate(dst, g, gate, up []float32) bool {
 }
 
 func vectorApply(f C.enum_vector_function, dst, a, b, c []float32) bool {
-	if !hasVectors || f == C.NONE || dst == nil {
+	if vectorLanes == 0 || f == C.NONE || dst == nil {
 		return false
 	}
 	n := len(dst)
-	C.vector_apply(f, first(dst), first(a[:n]), first(b[:n]), first(c[:n]), C.long(n))
+	if vectorLanes == 8 {
+		C.vector_apply_8(f, first(dst), first(a[:n]), first(b[:n]), first(c[:n]), C.long(n))
+	} else {
+		C.vector_apply_4(f, first(dst), first(a[:n]), first(b[:n]), first(c[:n]), C.long(n))
+	}
 	return true
 }
 
 func vectorExps(dst, x []float32, shift float64) (sum float64, ok bool) {
-	if !hasVectors || x == nil {
+	if vectorLanes == 0 || x == nil {
 		return 0, false
 	}
-	return float64(C.vector_exps(first(dst), first(x), C.long(len(x)), C.double(shift))), true
+	if vectorLanes == 8 {
+		return float64(C.vector_exps_8(first(dst), first(x), C.long(len(x)), C.double(shift))), true
+	}
+	return float64(C.vector_exps_4(first(dst), first(x), C.long(len(x)), C.double(shift))), true
 }
 
 func vectorAdamW(r *adamWRule[float32], w, g, m, v []float32) bool {
-	if !hasVectors || w == nil {
+	if vectorLanes == 0 || w == nil {
 		return false
 	}
 	C.vector_adamw(C.struct_adamw{
@@ -82,7 +103,7 @@ func vectorAdamW(r *adamWRule[float32], w, g, m, v []float32) bool {
 }
 
 func vectorLargest(x []float32) (most float32, ok bool) {
-	if !hasVectors || len(x) == 0 {
+	if vectorLanes == 0 || len(x) == 0 {
 		return 0, false
 	}
 	return float32(C.vector_largest(first(x), C.long(len(x)))), true

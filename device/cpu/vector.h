@@ -1,4 +1,4 @@
-// Kernels on float32 that use the processor's vector instructions. See vector.c.
+// Kernels on float32 that use the processor's vector instructions.
 
 enum vector_function {
 	NONE, EXP, TANH, SIGMOID, SILU, GELU, GELU_TANH,
@@ -9,10 +9,13 @@ enum vector_function {
 };
 
 // vector_apply computes dst = f(a, b, c) for n elements. It ignores the operands that f does not have. dst may be an operand.
-void vector_apply(enum vector_function f, float *dst, const float *a, const float *b, const float *c, long n);
+// Its versions have vectors of four numbers of type float64, and of eight.
+void vector_apply_4(enum vector_function f, float *dst, const float *a, const float *b, const float *c, long n);
+void vector_apply_8(enum vector_function f, float *dst, const float *a, const float *b, const float *c, long n);
 
-// vector_exps writes e^(x - shift) to dst unless dst is null, and returns the sum. It adds in eight lanes.
-double vector_exps(float *dst, const float *x, long n, double shift);
+// vector_exps writes e^(x - shift) to dst, which may be x, unless dst is null, and returns the sum.
+double vector_exps_4(float *dst, const float *x, long n, double shift);
+double vector_exps_8(float *dst, const float *x, long n, double shift);
 
 // adamw has the numbers of an update by AdamW: the fields of adamWRule.
 struct adamw { float rate, root, kept, unscale, beta1, fresh1, beta2, fresh2, eps; };

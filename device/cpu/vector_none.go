@@ -4,7 +4,7 @@ package cpu
 
 import "github.com/goddp/goddp/internal/kernels"
 
-// These functions do nothing, because vector.c needs cgo.
+// These functions do nothing, because vectors need cgo.
 
 func vectorUnary(f kernels.UnaryFunc, dst, x []float32) bool            { return false }
 func vectorUnaryGrad(f kernels.UnaryFunc, dst, g, x []float32) bool     { return false }

@@ -1,3 +1,5 @@
+//go:build cgo && (amd64 || arm64)
+
 package cpu
 
 import (
@@ -36,8 +38,26 @@ func near(got, want float32) bool {
 	return got == math.Nextafter32(want, got)
 }
 
-// Vector kernels agree with the plain ones on all numbers, and an element's result does not depend on its position.
+// eachLanes runs the test with each size of vectors that the processor has.
+func eachLanes(t *testing.T, test func(t *testing.T)) {
+	has := vectorLanes
+	if has == 0 {
+		t.Skip("needs AVX2")
+	}
+	defer func() { vectorLanes = has }()
+	for vectorLanes = 4; vectorLanes <= has; vectorLanes *= 2 {
+		t.Run(fmt.Sprint(vectorLanes), test)
+	}
+}
+
+// Vector kernels agree with the plain ones on all numbers. An element's result depends neither on its position nor on the
+// size of vectors.
 func TestVectorsAgreeWithPlainKernels(t *testing.T) {
+	narrow := map[string][]float32{} // the results with the smallest vectors
+	eachLanes(t, func(t *testing.T) { agree(t, narrow) })
+}
+
+func agree(t *testing.T, narrow map[string][]float32) {
 	xs := specials()
 	ones := make([]float32, len(xs))
 	for i := range ones {
@@ -62,14 +82,20 @@ func TestVectorsAgreeWithPlainKernels(t *testing.T) {
 	for _, v := range all {
 		got := make([]float32, len(xs))
 		if !v.f(got, xs, ones) {
-			t.Skip("needs AVX2 and cgo")
+			t.Fatalf("%s has no vector kernel", v.name)
+		}
+		if narrow[v.name] == nil {
+			narrow[v.name] = got
 		}
 		for i, x := range xs {
 			if want := float32(v.plain(float64(x))); !near(got[i], want) {
 				t.Errorf("%s of %g is %g, want %g", v.name, x, got[i], want)
 			}
+			if want := narrow[v.name][i]; got[i] != want && (got[i] == got[i] || want == want) {
+				t.Errorf("%s of %g is %g, with smaller vectors %g", v.name, x, got[i], want)
+			}
 		}
-		for n := 1; n < 10; n++ {
+		for n := 1; n < 18; n++ {
 			part := append([]float32(nil), xs[len(xs)-n:]...)
 			v.f(part, part, ones[:n])
 			for i, y := range part {
@@ -83,6 +109,11 @@ func TestVectorsAgreeWithPlainKernels(t *testing.T) {
 
 // The sum of exponentials and the largest element agree with the plain ones for all lengths, NaN and infinities included.
 func TestVectorReductions(t *testing.T) {
+	sums := map[string]float64{} // with the smallest vectors
+	eachLanes(t, func(t *testing.T) { reduce(t, sums) })
+}
+
+func reduce(t *testing.T, sums map[string]float64) {
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
 	for n := 1; n < 40; n++ {
 		for _, odd := range []float32{0, nan, inf, -inf} {
@@ -106,9 +137,14 @@ func TestVectorReductions(t *testing.T) {
 				if got := largest(x); !near(got, want.top) {
 					t.Errorf("%s: the largest is %v, want %v", name, got, want.top)
 				}
-				if got := exps(nil, x, 0.25); !near(float32(got), float32(want.sum)) {
+				got := exps(nil, x, 0.25)
+				if !near(float32(got), float32(want.sum)) {
 					t.Errorf("%s: the sum is %v, want %v", name, got, want.sum)
 				}
+				if narrow, ok := sums[name]; ok && got != narrow && got == got {
+					t.Errorf("%s: the sum is %v, with smaller vectors %v", name, got, narrow)
+				}
+				sums[name] = got
 				y := make([]float32, n+1)
 				exps(y[:n], x, 0.25)
 				for i, want := range e {
