@@ -32,7 +32,7 @@ func openTerminal(t *testing.T, columns int) (terminal, screen *os.File) {
 		terminal, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
 	}
 	if err != nil {
-		t.Fatal(err)
+		t.Skip("needs a pseudo-terminal: ", err)
 	}
 	return terminal, screen
 }

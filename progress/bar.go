@@ -101,9 +101,10 @@ func (b *bar) interrupt(line string) {
 	b.width = 0
 }
 
-// end draws the bar for the last time, if it was drawn before.
+// end draws the bar for the last time, if it was drawn before. Nothing is left of a run that has ended early.
 func (b *bar) end(steps, of int) {
 	if b.isDrawn {
+		b.rate = 0
 		b.interrupt(b.line(steps, of))
 	}
 }

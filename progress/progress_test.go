@@ -87,13 +87,13 @@ func TestBar(t *testing.T) {
 \r 50% [======      ] 4/8  20 steps/s  0s left
 \r 50% [======      ] 4/8  20 steps/s  0s left  loss 0.5  lr 0.1  200 samples/s
 \rstep 4/8  accuracy 1                                                         \n
-\r 50% [======      ] 4/8  20 steps/s  0s left  loss 0.5  lr 0.1  200 samples/s\n`},
+\r 50% [======      ] 4/8  loss 0.5  lr 0.1  200 samples/s\n`},
 		{39, 4, `
 \r 50% [==  ] 2/4  20 steps/s  0s left
 \r100% [====] 4/4  20 steps/s         
 \r100% [====] 4/4  20 steps/s  loss 0.5
 \rstep 4/4  accuracy 1                 \n
-\r100% [====] 4/4  20 steps/s  loss 0.5\n`},
+\r100% [====] 4/4  loss 0.5  lr 0.1\n`},
 		{9, 0, `
 \rstep 2
 \rstep 4

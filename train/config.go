@@ -88,7 +88,8 @@ type Config struct {
 	// communicate.
 	//
 	// If a callback returns ErrStop on any rank, or another error, the run ends on all ranks after the next step
-	// and saves a checkpoint. Run then returns the other errors, on all ranks, or nil.
+	// and saves a checkpoint. Run then returns the other errors, on all ranks, or nil. If the job loses ranks, a callback may be
+	// missing for the step of the loss.
 	OnStep, OnEvaluation, OnCheckpoint func(ctx context.Context, s *Status) error
 
 	// Log is a file to which rank 0 appends JSON lines, or "tb:" and a folder for TensorBoard: see package progress.
@@ -100,8 +101,8 @@ type Config struct {
 	// each other rank the file that [profile.RankPath] names; "goddp trace" reads them all. A trace has fewer steps
 	// if the run ends or fails during these steps. If the run ends before them, rank 0 logs that there is no trace.
 	Trace string
-	// Weights is a file to which rank 0 writes the model's weights when all steps are made, unless
-	// the ranks stop on request: see [checkpoint.SaveWeights].
+	// Weights is a file to which rank 0 writes the model's weights when all steps are made, or when Patience or a callback ends
+	// the run, but not when the ranks stop on request: see [checkpoint.SaveWeights].
 	Weights string
 
 	// Checkpoints is a folder that all ranks see. Run resumes from the latest checkpoint in it, if

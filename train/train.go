@@ -443,14 +443,16 @@ func (r *run) epoch(ctx context.Context) (isStopped bool, err error) {
 		logs := r.meter.Step(samples) || r.step == 1
 		r.gathered, r.position = 0, b.After
 		stops := r.Model.Stopping()
-		status := Status{Loss: loss}
+		var logged []progress.Value
 		if logs || r.saver != nil && (stops || isDue(r.step, r.SaveEvery) || r.step >= r.total || sampler.StepsFrom(r.position) == 0) {
-			if status.Values, err = r.readLoss(ctx, loss, b, logs); err != nil {
+			if logged, err = r.readLoss(ctx, loss, b, logs); err != nil {
 				return false, err
 			}
 			r.lap(telemetry.Log)
 		}
-		r.call(ctx, r.OnStep, &status)
+		if r.OnStep != nil {
+			r.call(ctx, r.OnStep, &Status{Loss: loss, Values: logged})
+		}
 		r.tellCheckpoint(ctx)
 		if stops {
 			return true, r.save(ctx)
@@ -507,14 +509,14 @@ func (r *run) evaluate(ctx context.Context, values ...progress.Value) error {
 	if err != nil {
 		return err
 	}
-	status := Status{Values: measured}
-	if status.IsBest, err = r.judge(ctx, measured); err != nil {
+	isBest, err := r.judge(ctx, measured)
+	if err != nil {
 		return err
 	}
 	r.evaluated = r.step
 	r.work.skip(r.pg.Device())
 	r.meter.Note(append(values, measured...)...)
-	r.call(ctx, r.OnEvaluation, &status)
+	r.call(ctx, r.OnEvaluation, &Status{Values: measured, IsBest: isBest})
 	r.lap(telemetry.Evaluation)
 	return nil
 }
