@@ -173,7 +173,7 @@ func Export(path, file string, everything bool) error {
 // under their own names. [LoadWeights], PyTorch and Hugging Face can load the file. One rank calls
 // SaveWeights. It waits until the device has computed the weights, or until ctx ends, and replaces
 // an existing file when the new one is complete. If the parameters are divided among the ranks, SaveWeights is called
-// within zero.Model.Whole.
+// within zero.Model.OnRank.
 func SaveWeights(ctx context.Context, file string, m nn.Model) error {
 	sources := map[string]safetensors.Source{}
 	for name, v := range nn.State(m) {

@@ -235,6 +235,15 @@ func (m *Model) NoSync(f func() error) error {
 // Whole calls f. All parameters are whole on each rank: package ddp/zero has a model for which this is otherwise.
 func (m *Model) Whole(f func() error) error { return f() }
 
+// OnRank calls f on one rank, for example to save the model, and returns its error on all ranks, which all call OnRank.
+func (m *Model) OnRank(rank int, f func() error) error {
+	var err error
+	if m.pg.Rank() == rank {
+		err = f()
+	}
+	return comm.Agree(m.pg.Context(), m.pg, err)
+}
+
 // Parameters returns the parameters of the module, under the names that the module gives them.
 func (m *Model) Parameters() []*nn.Parameter { return m.module.Parameters() }
 

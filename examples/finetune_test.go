@@ -68,7 +68,8 @@ func chats(t *testing.T, path string, first, n int) {
 	write(t, path, b.String())
 }
 
-// TestFinetune teaches a small model the answers of chats on two ranks, as a whole and by adapters, and with packed rows.
+// TestFinetune teaches a small model the answers of chats on two ranks, as a whole and by adapters, with packed rows, and
+// with parameters that are divided among the ranks.
 // An interrupted run ends as an unbroken one.
 func TestFinetune(t *testing.T) {
 	testkit.Long(t)
@@ -95,6 +96,14 @@ func TestFinetune(t *testing.T) {
 	}
 	checkTensor(t, filepath.Join(dir, "tuned", "model.safetensors"), "model.layers.1.mlp.gate_proj.weight")
 	t.Run("SIGKILL", func(t *testing.T) { restart(t, whole, outcome(t, dir)) })
+	t.Run("stage 3", func(t *testing.T) {
+		own := t.TempDir()
+		r := succeed(t, job(t, own, 2, append(whole, "--stage", "3")...))
+		if first, last := evaluations(t, own); !(first > 0.3 && last < 0.08) || !strings.Contains(r.Stdout, "The code of Delft is 31.") {
+			t.Errorf("the evaluation's loss is %v first and %v last, want it to fall below 0.08\n%s", first, last, r.Stdout)
+		}
+		checkTensor(t, filepath.Join(own, "tuned", "model.safetensors"), "model.layers.1.mlp.gate_proj.weight")
+	})
 	t.Run("packed", func(t *testing.T) {
 		dir := t.TempDir()
 		succeed(t, job(t, dir, 2, args("--epochs", "30", "--pack", "--global-batch", "4")...))
@@ -102,9 +111,9 @@ func TestFinetune(t *testing.T) {
 			t.Errorf("the evaluation's loss is %v first and %v last, want it to fall below 0.08", first, last)
 		}
 	})
-	t.Run("LoRA", func(t *testing.T) { // the tuned model learns other codes
+	t.Run("LoRA, stage 3", func(t *testing.T) { // the tuned model learns other codes
 		own := t.TempDir()
-		r := succeed(t, job(t, own, 2, args("--epochs", "20", "--lora", "8", "--lr", "0.005", "--model", filepath.Join(dir, "tuned"),
+		r := succeed(t, job(t, own, 2, args("--epochs", "20", "--lora", "8", "--stage", "3", "--lr", "0.005", "--model", filepath.Join(dir, "tuned"),
 			"--data", filepath.Join(files, "other_train.jsonl"), "--eval", filepath.Join(files, "other_eval.jsonl"))...))
 		if first, last := evaluations(t, own); !(first > 0.3 && last < 0.2) || !strings.Contains(r.Stdout, "The code of Delft is 33.") {
 			t.Errorf("the evaluation's loss is %v first and %v last, want it to fall below 0.2\n%s", first, last, r.Stdout)

@@ -1,24 +1,25 @@
 // Package hf loads and saves models as they are on the Hugging Face hub: a folder of config.json, safetensors files and
 // the files of a tokenizer.
 //
-//	f, err := hf.Load("SmolLM2-135M", pg.Device(), nil)
+//	f, err := hf.Open("SmolLM2-135M", nil)
 //	if err != nil {
 //		return err
 //	}
-//	model, err := ddp.New(f.Model, pg, nil)
+//	defer f.Close()
+//	model, err := ddp.New(f.Model, pg, nil) // reads the weights
 //	...
 //	loss := model.Run(func() *autograd.Variable { return f.Model.Loss(ids, next, nil) })
 //	...
-//	if pg.Rank() == 0 {
-//		err = f.Save(ctx, "tuned", nil)
-//	}
+//	err = model.OnRank(0, func() error { return f.Save(ctx, "tuned", nil) })
+//
+// [Load] also places the model on a device, for programs without package ddp.
 //
 // Download a folder with Hugging Face's tools, for example `hf download HuggingFaceTB/SmolLM2-135M --local-dir
 // SmolLM2-135M`. This package does not use the network.
 //
 // # Architectures
 //
-// [Load] makes the model of package decoder that config.json describes:
+// [Open] and [Load] make the model of package decoder that config.json describes:
 //
 //	LlamaForCausalLM     Llama 1 to 3.2, SmolLM, SmolLM2, TinyLlama and others
 //	MistralForCausalLM   with its window

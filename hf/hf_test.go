@@ -2,6 +2,7 @@ package hf_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -32,20 +33,22 @@ const small = `{
 // newFolder returns a folder of a small model with random weights of type dt, and its tensors.
 func newFolder(t *testing.T, dev device.Device, dt device.DType) (dir string, tensors map[string]safetensors.Source) {
 	m := must.New(decoder.New(decoder.Config{Vocab: 11, Hidden: 8, Feedforward: 12, Heads: 2, KeyHeads: 1, Layers: make([]decoder.Layer, 2)}))
-	if err := nn.Cast(m, dt, nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := nn.Place(m, dev, 1); err != nil {
+	dir = t.TempDir()
+	write(t, dir, "config.json", strings.Replace(small, "float32", dt.String(), 1))
+	return dir, writeModel(t, dev, m, dt, filepath.Join(dir, "model.safetensors"))
+}
+
+// writeModel writes a model with random weights of type dt, and returns its tensors.
+func writeModel(t *testing.T, dev device.Device, m nn.Model, dt device.DType, path string) (tensors map[string]safetensors.Source) {
+	if err := errors.Join(nn.Cast(m, dt, nil), nn.Place(m, dev, 1)); err != nil {
 		t.Fatal(err)
 	}
 	tensors = map[string]safetensors.Source{}
 	for name, v := range nn.State(m) {
 		tensors[name] = safetensors.Bytes(dt, v.Shape(), must.New(v.Bytes(t.Context())))
 	}
-	dir = t.TempDir()
-	write(t, dir, "config.json", strings.Replace(small, "float32", dt.String(), 1))
-	writeTensors(t, filepath.Join(dir, "model.safetensors"), tensors)
-	return dir, tensors
+	writeTensors(t, path, tensors)
+	return tensors
 }
 
 func write(t *testing.T, dir, name, content string) {

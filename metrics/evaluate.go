@@ -13,8 +13,9 @@ import (
 // all ranks. model maps the first field of a batch to logits [n classes]; the second field is the labels [n].
 // The model is in evaluation mode during the call; afterwards each layer's mode is restored. No gradients are
 // recorded. The epoch is complete, even if the loader was resumed within it ([data.Loader.Resume]), and the
-// loader keeps its position. Each sample counts as often as the loader returns it; with data.Uneven that is once.
-// All ranks must call Accuracy. They get the same number, NaN if there are no samples.
+// loader keeps its position. Each sample counts as often as the loader returns it with a Weight: with data.Uneven that is
+// once, and also with data.Pad and a GlobalBatch, with which all ranks have the same number of batches. Stage 3 of package
+// ddp/zero needs that. All ranks must call Accuracy. They get the same number, NaN if there are no samples.
 func Accuracy(ctx context.Context, pg *comm.ProcessGroup, model nn.Module, loader *data.Loader) (float64, error) {
 	defer nn.Eval(model)()
 	correct, seen := 0, 0
@@ -25,7 +26,9 @@ func Accuracy(ctx context.Context, pg *comm.ProcessGroup, model nn.Module, loade
 		autograd.NoGrad(pg.Device(), func() {
 			var n int
 			n, err = Correct(ctx, model.Forward(b.Vars[0]), b.Vars[1], 1)
-			correct, seen = correct+n, seen+len(b.Indices)
+			if b.Weight > 0 {
+				correct, seen = correct+n, seen+len(b.Indices)
+			}
 		})
 		if err != nil {
 			return 0, err
@@ -50,7 +53,9 @@ func Loss(ctx context.Context, pg *comm.ProcessGroup, model nn.Model, loader *da
 		autograd.NoGrad(pg.Device(), func() {
 			var loss float64
 			loss, err = sum(b).TryItem(ctx)
-			total, labels = total+loss, labels+b.Labels
+			if b.Weight > 0 {
+				total, labels = total+loss, labels+b.Labels
+			}
 		})
 		if err != nil {
 			return 0, err

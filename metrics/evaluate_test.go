@@ -27,7 +27,8 @@ func (m *watched) Forward(x *autograd.Variable) *autograd.Variable {
 	return y
 }
 
-// Over 3 ranks, each of 7 samples counts once, even if the loader's position is within the epoch. During the call the
+// Over 3 ranks, each of 7 samples counts once, even if the loader's position is within the epoch, and also with equally
+// many batches on each rank. During the call the
 // model is in evaluation mode. Afterwards each layer has its old mode and the loader its old position.
 func TestAccuracy(t *testing.T) {
 	fields := []data.Field{{DType: device.Float32, Shape: device.Shape{2}}, {DType: device.Int64}}
@@ -52,8 +53,16 @@ func TestAccuracy(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if want := 3.0 / 7; got != want { // samples 1, 4 and 6 are classified correctly
+		const want = 3.0 / 7
+		if got != want { // samples 1, 4 and 6 are classified correctly
 			return fmt.Errorf("accuracy %v, want %v", got, want)
+		}
+		padded, err := data.NewLoader(set, pg, &data.LoaderOptions{Batch: 2, GlobalBatch: 6})
+		if err != nil {
+			return err
+		}
+		if got, err := metrics.Accuracy(t.Context(), pg, model, padded); got != want || err != nil {
+			return fmt.Errorf("accuracy %v with padding, want %v; %w", got, want, err)
 		}
 		if model.trained || model.recorded || !model.Training() || frozen.Training() {
 			return fmt.Errorf("in training mode: %v, recorded: %v, in training mode afterwards: %v, its layer in evaluation mode: %v",

@@ -20,7 +20,7 @@ type Model interface {
 	Stopping() bool
 	Ending(want bool) bool
 	Waited() time.Duration
-	Whole(f func() error) error
+	OnRank(rank int, f func() error) error
 }
 
 // Config describes a training run. It is the same on all ranks, except that only rank 0 uses Log and

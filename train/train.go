@@ -126,12 +126,7 @@ func (r *run) attempt(ctx context.Context) (err error) {
 	if stopped || err != nil || r.Weights == "" {
 		return err
 	}
-	return r.Model.Whole(func() error {
-		if r.pg.Rank() != 0 {
-			return nil
-		}
-		return checkpoint.SaveWeights(ctx, r.Weights, r.Model)
-	})
+	return r.Model.OnRank(0, func() error { return checkpoint.SaveWeights(ctx, r.Weights, r.Model) })
 }
 
 // compare makes the ranks agree on what was done after the last step: an evaluation whose end all have seen that took

@@ -90,23 +90,15 @@ func run(ctx context.Context) error {
 	for _, p := range m.Parameters() {
 		r.Parameters += p.Shape().Len()
 	}
-	trainsAll := *rank == 0 && *tokens == 0
-	castsFirst := !trainsAll || *stage == 3 // before Place, so that no Float32 weights are kept
-	if castsFirst && dev.Type() == device.CUDA {
-		if err := nn.Cast(m, device.BFloat16, nil); err != nil {
-			return err
-		}
-	}
-	if err := nn.Place(m, dev, 1); err != nil {
-		return err
-	}
-	if !castsFirst && dev.Type() == device.CUDA {
-		if err := nn.Cast(m, device.BFloat16, &nn.CastOptions{Masters: true}); err != nil {
+	if dev.Type() == device.CUDA {
+		if err := nn.Cast(m, device.BFloat16, &nn.CastOptions{Masters: *rank == 0 && *tokens == 0}); err != nil {
 			return err
 		}
 	}
 	if *tokens > 0 {
-		err = r.decode(ctx, m)
+		if err = nn.Place(m, dev, 1); err == nil {
+			err = r.decode(ctx, m)
+		}
 	} else {
 		err = r.train(ctx, pg, m)
 	}
@@ -192,14 +184,14 @@ func (r *result) train(ctx context.Context, pg *comm.ProcessGroup, m *decoder.Mo
 	var clip func() error
 	var held func() int64 // the bytes of buckets, which the group allocates
 	if *stage > 0 {
-		sm, so, err := zero.New(m, pg, newLocal, &zero.Options{Options: ddp.Options{BucketCapMB: *bucketMB}, Stage: *stage})
+		sm, so, err := zero.New(m, pg, newLocal, &zero.Options{Options: ddp.Options{BucketCapMB: *bucketMB, Seed: 1}, Stage: *stage})
 		if err != nil {
 			return err
 		}
 		model, opt, clip, held = sm, so, func() error { _, err := so.ClipGradNorm(1, nil); return err }, func() int64 { return sm.Stats().Held }
 		r.Name += fmt.Sprint("-zero", *stage)
 	} else {
-		dm, err := ddp.New(m, pg, &ddp.Options{BucketCapMB: *bucketMB})
+		dm, err := ddp.New(m, pg, &ddp.Options{BucketCapMB: *bucketMB, Seed: 1})
 		if err != nil {
 			return err
 		}

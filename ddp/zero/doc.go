@@ -90,9 +90,11 @@
 //
 // The forward pass of stage 3 is collective: all ranks must use the parameters in the same order, also in an evaluation.
 // An evaluation by Forward or Run of the model may be captured on some ranks alone; one that calls the module itself must be
-// captured on all or none. If the ranks' orders differ in their first pass, the ranks wait until a gather's deadline
-// passes. To evaluate on one rank alone, or to read and write parameters outside of operations, use [Model.Whole].
-// Elsewhere a parameter's Tensor panics with a [*NotWholeError]. New refuses FindUnusedParameters, but allows StaticGraph.
+// captured on all or none. All ranks evaluate the same number of batches: see metrics.Accuracy. If the ranks' orders differ
+// in their first pass, the ranks wait until a gather's deadline passes. To evaluate on one rank alone, or to read parameters
+// outside of operations, as all functions that save a model do, use [Model.OnRank]. With memory for the whole model on each
+// rank, [Model.Whole] is faster, and allows writes. Elsewhere a parameter's Tensor panics with a [*NotWholeError]. New
+// refuses FindUnusedParameters, but allows StaticGraph.
 //
 // No rank has memory for all gradients. So every backward pass reduces its gradients and adds the averages to those that
 // this rank keeps, also within NoSync. All ranks must make the same passes, and all get the error of a pass at its end.
@@ -114,7 +116,9 @@
 //	f, err := hf.Open(dir, &hf.LoadOptions{DType: device.BFloat16, Masters: true}) // its parameters are read by New
 //	model, opt, err := zero.New(f.Model, pg, newLocal, &zero.Options{Stage: 3})
 //
-// The values are rank 0's, unless SkipInitSync is set.
+// The values are rank 0's, unless SkipInitSync is set. [Model.OnRank] saves the model bucket by bucket:
+//
+//	err = model.OnRank(0, func() error { return f.Save(ctx, "tuned", nil) })
 //
 // # The layout is fixed
 //
@@ -188,7 +192,8 @@
 // without shards; and an optimizer without shards can load what Gather returned. In stages 1 and 2 the
 // parameters are whole on all ranks: save and load them as with package ddp. In stage 3 package checkpoint
 // saves each rank's parts, and loads them in any stage on any number of ranks. checkpoint.LoadWeights sets the
-// parts too, and checkpoint.SaveWeights is called within Whole.
+// parts too. checkpoint.SaveWeights and hf.Folder.Save are called within [Model.OnRank], also for averages, within
+// optim.EMA.With.
 //
 // # Failure
 //
@@ -203,6 +208,7 @@
 // lost, its shards of the optimizer's state are lost with it. All other ranks then load the last checkpoint
 // (train.Config.Checkpoints, elastic.Config.Restore) and go on from there. If no rank is lost, as after a timeout, or
 // if one joins, no state is lost.
+// The frozen parameters of stage 3 are in no checkpoint of adapters: if a rank is lost with them, the job must start anew.
 //
 // With Options.CopyShards, the loss of one rank costs no more than the step in progress, as in package ddp. Each rank
 // also keeps the optimizer's state for the shards of the rank before it (the last one for rank 0), and makes the same

@@ -43,12 +43,18 @@ func (b *bucket) Use(op uint64, isTaped bool) error {
 }
 
 // Read is Use for the whole bucket. If a gather fails, Committed says so. In stage 3 it panics with a [*NotWholeError],
-// except within Model.Whole.
+// except within Model.Whole and Model.OnRank.
 func (b *bucket) Read(param string) {
-	if b.slot != nil && !b.shards.flow.isWhole {
+	switch f := &b.shards.flow; {
+	case b.slot == nil || f.isWhole:
+		b.await()
+	case !f.leads:
 		panic(&NotWholeError{b.shards.rank, param})
+	default:
+		if err := b.shards.useInSlot(b, 0, false); err != nil {
+			panic(gatherError{err})
+		}
 	}
-	b.await()
 }
 
 // await makes the compute stream wait for the bucket's gather after the last step. A captured step waits for all

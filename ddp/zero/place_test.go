@@ -8,10 +8,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/testkit/must"
 	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
 )
 
 // New places a model parameter by parameter: besides what remains, no rank ever has more than the unrounded values of one.
@@ -103,6 +105,58 @@ func TestFrozenParametersAreDivided(t *testing.T) {
 				want, parameters = losses, got
 			} else if !slices.Equal(losses, want) || !bytes.Equal(got, parameters) {
 				return fmt.Errorf("losses %v, want %v; the parameters are those of stage 1: %t", losses, want, bytes.Equal(got, parameters))
+			}
+		}
+		return nil
+	}, 2, 4)
+}
+
+// OnRank lets one rank alone read and evaluate the model, in slots, and returns an error on all ranks.
+func TestOnRank(t *testing.T) {
+	onBoth(t, func(pg *comm.ProcessGroup) error {
+		x := samples(pg, device.Float64, 100)
+		var want [][]byte
+		for _, stage := range []int{1, 3} {
+			net := newChain(double, 0)
+			net.blocks[4].Parameters()[0].Freeze()
+			w := must.New(staged(net, pg, adamW, deep, stage))
+			ema := must.New(optim.NewEMA(net, w.zero, nil))
+			for step := range 4 {
+				if _, err := w.train(pg, device.Float64, step, step+1); err != nil {
+					return err
+				}
+				if err := ema.Update(); err != nil {
+					return err
+				}
+				with := func(f func() error) error { return f() }
+				if step%2 == 1 { // the averages
+					with = ema.With
+				}
+				var got [][]byte
+				read := func() error {
+					before := pg.Device().Memory().InUse
+					got = [][]byte{allBits(net)}
+					if now := pg.Device().Memory().InUse; now > before {
+						return fmt.Errorf("reading takes %d bytes", now-before)
+					}
+					autograd.NoGrad(pg.Device(), func() { got = append(got, bits(w.model.Forward(x)), bits(w.model.Forward(x))) })
+					return nil
+				}
+				if err := with(func() error { return w.model.(*Model).OnRank(1, read) }); err != nil {
+					return err
+				}
+				if stage == 1 {
+					want = append(want, got...)
+				} else if pg.Rank() == 1 && !slices.EqualFunc(got, want[3*step:3*step+3], bytes.Equal) {
+					return fmt.Errorf("after step %d the model on one rank differs from that of stage 1", step)
+				}
+			}
+			if err := w.model.(*Model).OnRank(0, func() error { net.first.Var().Tensor(); return errInjected }); err == nil || !strings.Contains(err.Error(), errInjected.Error()) {
+				return fmt.Errorf("OnRank returned %w", err)
+			}
+			var e *NotWholeError
+			if err := panicking(func() { net.first.Var().Tensor() }); stage == 3 && !errors.As(err, &e) {
+				return fmt.Errorf("after OnRank, Tensor panics with %w", err)
 			}
 		}
 		return nil

@@ -40,6 +40,7 @@ type flow struct {
 	begins    bool           // no operation of the forward pass has used a bucket yet
 	last      *comm.Work     // the gather that was started last; nil: no gather can be running
 	isWhole   bool           // within Model.Whole
+	leads     bool           // within Model.OnRank, on the rank whose gathers the others follow
 	wholes    int            // the number of calls of Model.Whole
 }
 
@@ -126,6 +127,10 @@ func (s *shards) useInSlot(b *bucket, op uint64, isTaped bool) error {
 	if f.isWhole {
 		return nil
 	}
+	if r != nil && f.leads {
+		return r.Refuse("within OnRank the other ranks follow each gather")
+	}
+	isTaped = isTaped && !f.leads
 	if r != nil && f.tape == nil {
 		return r.NotYet("no pass has shown the order in which parameters are used")
 	}
@@ -231,7 +236,7 @@ func (s *shards) fillNeighbor(b *bucket, op uint64) {
 		return
 	}
 	if next := s.buckets[b.index-1]; next.slot != b.slot && next.slot.holds != next && next.slot.op != op {
-		s.fill(next, op) // cannot fail: the operation does not use the slot
+		s.fill(next, op) // does not fail, because the operation does not use the slot, unless the group has failed
 	}
 }
 
@@ -254,6 +259,11 @@ func (s *shards) fill(b *bucket, op uint64) error {
 	f, to := &s.flow, b.slot
 	if to.holds != nil && to.op == op && op != 0 {
 		return &SlotError{s.rank, to.holds.params[0].Name(), b.params[0].Name()}
+	}
+	if f.leads {
+		if err := s.tell(b.index); err != nil {
+			return err
+		}
 	}
 	to.holds = b
 	to.gather = f.group.With(&comm.CallOptions{Name: b.name + " of parameters"}).AllGather(b.flat, b.shard)
@@ -322,7 +332,7 @@ func (s *shards) settle() error {
 func (s *shards) captureFlow(r *capture.Step) {
 	f := &s.flow
 	isWhole, wholes := f.isWhole, f.wholes
-	r.Require(func() bool { return f.isWhole == isWhole && (!isWhole || f.wholes == wholes) })
+	r.Require(func() bool { return f.isWhole == isWhole && (!isWhole || f.wholes == wholes) && !f.leads })
 	last := f.last
 	f.restart()
 	r.AtEnd(func() {

@@ -12,7 +12,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/data"
-	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/ddp/zero"
 	"github.com/goddp/goddp/decoder"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/generate"
@@ -21,6 +21,7 @@ import (
 	"github.com/goddp/goddp/hf/tokenizer"
 	"github.com/goddp/goddp/lora"
 	"github.com/goddp/goddp/metrics"
+	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 	"github.com/goddp/goddp/optim/schedule"
 	"github.com/goddp/goddp/progress"
@@ -34,6 +35,7 @@ var (
 	patience    = flag.Int("patience", 0, "with --eval, end after this number of evaluations without a better one; 0: train all epochs")
 	out         = flag.String("out", "tuned", "`folder` for the model or the adapters")
 	checkpoints = flag.String("checkpoints", "", "`folder` to save checkpoints in, and to resume from")
+	stage       = flag.Int("stage", 1, "what the ranks divide (ZeRO): 1 the optimizer's state, 2 the gradients too, 3 the parameters too")
 	rank        = flag.Int("lora", 0, "train adapters of this `rank` alone")
 	rate        = flag.Float64("lr", 2e-5, "largest learning rate; 2e-4 is usual with --lora")
 	epochs      = flag.Int("epochs", 3, "number of epochs")
@@ -63,10 +65,11 @@ func run(ctx context.Context) error {
 	if pg.Device().Type() == device.CUDA {
 		o.DType, o.Masters = device.BFloat16, *rank == 0 // frozen weights need no masters
 	}
-	base, err := hf.Load(*dir, pg.Device(), &o)
+	base, err := hf.Open(*dir, &o) // the weights are read when the model is placed
 	if err != nil {
 		return err
 	}
+	defer base.Close()
 	save := func() error { return base.Save(ctx, *out, &hf.SaveOptions{Stop: chat.Stop(tok, template)}) }
 	if *rank > 0 {
 		adapters, err := lora.Add(base.Model, &lora.Options{Rank: *rank, Alpha: 2 * float64(*rank)})
@@ -86,11 +89,9 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	model, err := ddp.New(base.Model, pg, nil)
-	if err != nil {
-		return err
-	}
-	opt, err := optim.NewAdamW(model.Parameters(), &optim.AdamWOptions{LR: *rate, MasterWeights: o.Masters})
+	model, opt, err := zero.New(base.Model, pg, func(params []*nn.Parameter) (*optim.AdamW, error) {
+		return optim.NewAdamW(params, &optim.AdamWOptions{LR: *rate, MasterWeights: o.Masters})
+	}, &zero.Options{Stage: *stage, CopyShards: *stage == 1})
 	if err != nil {
 		return err
 	}
@@ -106,7 +107,7 @@ func run(ctx context.Context) error {
 		Model: model, Optimizer: opt, Data: loader, Epochs: *epochs, Loss: loss, SumLoss: true, ClipNorm: 1, Log: *log, LogEvery: 10, Checkpoints: *checkpoints,
 	}
 	if *evalFiles != "" {
-		evalLoader, err := open(*evalFiles, data.LoaderOptions{Batch: *batch, LastBatch: data.Uneven}, false)
+		evalLoader, err := open(*evalFiles, data.LoaderOptions{Batch: *batch, GlobalBatch: *batch * pg.Size()}, false)
 		if err != nil {
 			return err
 		}
@@ -116,32 +117,31 @@ func run(ctx context.Context) error {
 		}
 		c.Best, c.Patience = "eval_loss", *patience
 		c.OnEvaluation = func(_ context.Context, s *train.Status) error {
-			if s.IsBest && pg.Rank() == 0 {
-				return save()
+			if s.IsBest {
+				return model.OnRank(0, save)
 			}
 			return nil
 		}
 	}
 	c.LR = schedule.Linear(*rate, 0, max(c.Steps(), 1))
-	if err = train.Run(ctx, pg, &c); err != nil || model.Stopping() || pg.Rank() > 0 {
-		return err
+	if err = train.Run(ctx, pg, &c); err == nil && *evalFiles == "" && !model.Stopping() {
+		err = model.OnRank(0, save)
 	}
-	if *evalFiles == "" {
-		err = save()
-	}
-	if err != nil || *prompt == "" {
+	if err != nil || model.Stopping() || *prompt == "" {
 		return err
 	}
 	tokens, err := chat.Prompt(tok, template, *prompt)
 	if err != nil {
 		return err
 	}
-	g, err := generate.New(base.Model, 1, min(*length, base.Model.MaxPositions()))
-	if err != nil {
-		return err
-	}
-	defer fmt.Println()
-	return g.Text(ctx, tokens, tok.Stream(&tokenizer.DecodeOptions{SkipSpecialTokens: true}), nil, &generate.Options{Stop: chat.Stop(tok, template)}, func(s string) { fmt.Print(s) })
+	return model.OnRank(0, func() error {
+		g, err := generate.New(base.Model, 1, min(*length, base.Model.MaxPositions()))
+		if err != nil {
+			return err
+		}
+		defer fmt.Println()
+		return g.Text(ctx, tokens, tok.Stream(&tokenizer.DecodeOptions{SkipSpecialTokens: true}), nil, &generate.Options{Stop: chat.Stop(tok, template)}, func(s string) { fmt.Print(s) })
+	})
 }
 
 func main() {

@@ -156,10 +156,10 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := nn.Place(net, pg.Device(), *seed); err != nil {
-		return err
-	}
-	if *initial != "" {
+	if *initial != "" { // else the model is placed when it is distributed
+		if err := nn.Place(net, pg.Device(), *seed); err != nil {
+			return err
+		}
 		report, err := checkpoint.LoadWeights(*initial, net)
 		if err == nil {
 			err = report.Complete()
@@ -225,7 +225,7 @@ func distribute(net *decoder.Model, pg *comm.ProcessGroup) (distributed, optim.O
 	newLocal := func(params []*nn.Parameter) (*optim.AdamW, error) {
 		return newOptimizer(params, *decay, *dtype != "f32")
 	}
-	o := &ddp.Options{BucketCapMB: *bucket}
+	o := &ddp.Options{BucketCapMB: *bucket, Seed: *seed}
 	if *stage > 0 {
 		return zero.New(net, pg, newLocal, &zero.Options{Options: *o, Stage: *stage})
 	}
