@@ -180,7 +180,10 @@ func (r *Reducer) outcome(ctx context.Context) error {
 	}
 	away := r.status.shadows()
 	r.attend(away)
-	r.agreeToStop(r.status.stopRequested())
+	if sig := r.status.stopRequested(); sig != 0 {
+		r.agreeToStop(sig)
+		r.isStale = true
+	}
 	if raised := r.status.raised(); raised != nil {
 		err := r.reports.collect(ctx, r.number, raised, away)
 		errors.As(err, &r.left)

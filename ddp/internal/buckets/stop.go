@@ -46,13 +46,9 @@ func (r *Reducer) stopToRequest() syscall.Signal {
 
 // agreeToStop takes what the ranks have agreed on in the last pass: a signal as the reason to stop, endRequest, or 0.
 func (r *Reducer) agreeToStop(sig syscall.Signal) {
-	switch sig {
-	case 0:
-		return
-	case endRequest:
+	if sig == endRequest {
 		r.isEnding = true
-	default:
+	} else if sig != 0 {
 		r.stop = sig
 	}
-	r.isStale = true
 }
