@@ -345,7 +345,7 @@ func TestEmulatedStagesTrainAlike(t *testing.T) {
 }
 
 func TestGPUStagesTrainAlike(t *testing.T) {
-	stagesTrainAlike(t, commtest.OpenGPUs(t, 2, 4), 0, device.BFloat16)
+	stagesTrainAlike(t, commtest.OpenGPUs(t, 1, 4), 0, device.BFloat16)
 }
 
 // A captured step of a model that another one has replaced panics, as the uncaptured step does.
