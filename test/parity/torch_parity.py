@@ -123,12 +123,14 @@ def whole(t):
 def wrap(case, net):
     if not case["stage"]:
         return DistributedDataParallel(net, bucket_cap_mb=case["bucket_cap_mb"])
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
+    mesh = init_device_mesh(device.type, (world,))
     for layer in net:
         if isinstance(layer, nn.Linear):
-            fully_shard(layer)
-    return fully_shard(net)
+            fully_shard(layer, mesh=mesh)
+    return fully_shard(net, mesh=mesh)
 
 
 def gap(case, initial, x, y):
