@@ -1,7 +1,12 @@
 package page
 
 import (
+	"compress/gzip"
+	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"os/exec"
@@ -70,6 +75,57 @@ func TestPrometheusScrapes(t *testing.T) {
 		if time.Now().After(deadline) {
 			_, targets := fetch(t, "http://"+at+"/api/v1/targets", nil)
 			t.Fatalf("%s\n%s", body, targets)
+		}
+	}
+}
+
+// The OpenTelemetry Collector sends the metrics by OTLP, with the configuration of the examples.
+func TestCollectorSendsMetrics(t *testing.T) {
+	testkit.Long(t)
+	testkit.Need(t, testkit.Command("otelcol-contrib"))
+	r, _ := hostileRun()
+	s, _ := serve(t, r)
+	bodies := make(chan string, 100)
+	sink := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		z, err := gzip.NewReader(r.Body)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		body, err := io.ReadAll(z)
+		if err != nil {
+			t.Error(err)
+		}
+		select {
+		case bodies <- r.URL.Path + string(body):
+		default:
+		}
+	}))
+	defer sink.Close()
+	dir := t.TempDir()
+	text, err := os.ReadFile("../../examples/opentelemetry/collector.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, err := url.Parse(s.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = []byte(strings.NewReplacer("10s", "1s", "127.0.0.1:9400", u.Host, "http://127.0.0.1:4318", sink.URL).Replace(string(text)))
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "page.token"), []byte(s.token), 0o600), os.WriteFile(filepath.Join(dir, "collector.yaml"), text, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("otelcol-contrib", "--config", "collector.yaml")
+	cmd.Dir = dir
+	testkit.Start(t, cmd)
+	for end := time.After(testkit.Soon); ; {
+		select {
+		case body := <-bodies:
+			if strings.HasPrefix(body, "/v1/metrics") && strings.Contains(body, "goddp_step_part_seconds") && strings.Contains(body, "loss") {
+				return
+			}
+		case <-end:
+			t.Fatalf("no metrics after %v", testkit.Soon)
 		}
 	}
 }
