@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"iter"
 	"math/rand/v2"
+	"syscall"
 	"time"
 
 	"github.com/goddp/goddp/autograd"
@@ -62,6 +63,8 @@ type result struct {
 	Ranks      int     `json:"ranks"`
 	Parameters int     `json:"params"`
 	StepMS     float64 `json:"step_ms"`            // of training, or of decoding a token of each row
+	CPUMS      float64 `json:"cpu_ms,omitempty"`   // rank 0's processor time of a step of training
+	Loss       float64 `json:"loss,omitempty"`     // rank 0's, of the last step
 	Rate       float64 `json:"tokens_per_s"`       // of all ranks, without padding
 	Filled     float64 `json:"filled,omitempty"`   // the part of the tokens that is no padding, with --documents
 	PeakMiB    int64   `json:"peak_mib"`           // of the device's memory, with buckets
@@ -228,6 +231,7 @@ func (r *result) train(ctx context.Context, pg *comm.ProcessGroup, m *decoder.Mo
 		return err
 	}
 	var start time.Time
+	var busy time.Duration
 	n, used, places := 0, 0, 0
 	var last []*autograd.Variable
 	for b, err := range all {
@@ -238,15 +242,19 @@ func (r *result) train(ctx context.Context, pg *comm.ProcessGroup, m *decoder.Mo
 			if err := errors.Join(dev.Compute().Sync(ctx), pg.Barrier().Sync(ctx)); err != nil {
 				return err
 			}
-			start = time.Now()
+			start, busy = time.Now(), processorTime()
 		}
 		if n++; n > *warmup {
 			used, places = used+b.tokens, places+b.in[0].Shape().Len()
 		}
-		if _, err := step(b.in...); err != nil {
+		loss, err := step(b.in...)
+		if err != nil {
 			return err
 		}
 		if n == *warmup+*steps {
+			if r.Loss, err = loss.TryItem(ctx); err != nil {
+				return err
+			}
 			last = b.in
 			break
 		}
@@ -255,6 +263,7 @@ func (r *result) train(ctx context.Context, pg *comm.ProcessGroup, m *decoder.Mo
 		return err
 	}
 	took := time.Since(start).Seconds()
+	r.CPUMS = (processorTime() - busy).Seconds() / float64(*steps) * 1e3
 	r.PeakMiB = held() >> 20
 	r.StepMS, r.Rate = took/float64(*steps)*1e3, float64(used*r.Ranks)/took
 	if *documents != "" {
@@ -273,6 +282,15 @@ func (r *result) train(ctx context.Context, pg *comm.ProcessGroup, m *decoder.Mo
 		return err
 	}
 	return recorder.WriteFile(profile.RankPath(*trace, pg.Rank()), pg.Rank())
+}
+
+// processorTime returns the processor time of this process.
+func processorTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // decode measures the tokens after the first half.
