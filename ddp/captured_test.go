@@ -53,6 +53,7 @@ type training struct {
 	checks    bool         // Options.CheckNonFinite
 	normed    bool         // the model has a batch normalisation, whose buffers rank 0 sends
 	stage     int          // of package ddp/zero; 0: without shards
+	frozen    bool         // the first two weights are frozen
 	unclipped bool         // gradients are not clipped
 	single    bool         // each step has the gradients of one batch
 	dt        device.DType // of the parameters; 0: Float32
@@ -65,6 +66,11 @@ func newReplica(pg *comm.ProcessGroup, how training) (*replica, error) {
 		layers = slices.Insert(layers, 2, nn.Module(nn.BatchNorm1d(16, nil)))
 	}
 	net := nn.Sequential(layers...)
+	if how.frozen {
+		for _, i := range []int{0, 2} {
+			net.Parameters()[i].Freeze()
+		}
+	}
 	if how.dt != 0 {
 		if err := errors.Join(nn.Place(net, pg.Device(), 0), nn.Cast(net, how.dt, nil)); err != nil {
 			return nil, err
@@ -94,7 +100,7 @@ func newReplica(pg *comm.ProcessGroup, how training) (*replica, error) {
 		r.model, r.opt = model, must.New(adamW(model.Parameters()))
 		bounded = func(max float64) (*autograd.Variable, error) { return optim.ClipGradNorm(model.Parameters(), max, nil) }
 	}
-	if n := len(r.model.Stats().Buckets); n < 3 {
+	if n := len(r.model.Stats().Buckets); n < 3 && !how.frozen {
 		return nil, fmt.Errorf("%d buckets, want several", n)
 	}
 	if how.scaled {
@@ -284,6 +290,7 @@ func TestEmulatedCapturedStepsOfAModel(t *testing.T) {
 		{"stage 2", training{stage: 2}, 2, nil},
 		{"stage 3 on one rank", training{stage: 3}, 1, nil},
 		{"stage 3, scaled", training{stage: 3, scaled: true}, 2, nil},
+		{"stage 3, frozen parameters", training{stage: 3, frozen: true}, 2, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			devices := commtest.FakeGPUs(t, ranks, c.faults...)

@@ -17,6 +17,7 @@ func TestMemory(t *testing.T) {
 	}{
 		{"--length 16", 0, []string{"weights", "masters", "sum", "it fits"}, []string{"frozen", "slots"}},
 		{"--length 16 --lora 4 --recompute blocks", 0, []string{"frozen weights"}, []string{"masters"}},
+		{"--length 16 --lora 4 --stage 3 --ranks 2", 0, []string{"frozen weights", "slots"}, []string{"masters"}},
 		{"--length 16 --stage 3 --ranks 2 --moments16 --recompute cheap", 0, []string{"slots"}, nil},
 		{"--length 16 --gpu 1", 1, []string{"it does not fit"}, []string{"it fits"}},
 		{"--recompute all", 1, []string{`Recompute is "all"`}, nil},
