@@ -48,9 +48,7 @@ func powerSum[T float](k *kernelSet, p float64, n int, read func(buf []T, lo, hi
 func powers[T float](p float64, x []T) (sum float64) {
 	switch {
 	case p == 2:
-		for _, v := range x {
-			sum += float64(v) * float64(v)
-		}
+		return squares(x, 0)
 	case math.IsInf(p, 1):
 		for _, v := range x {
 			sum = max(sum, math.Abs(float64(v)))

@@ -1,4 +1,4 @@
-//go:build cgo && (amd64 || arm64)
+//go:build cgo && unix && (amd64 || arm64)
 
 #include "vector.h"
 #include <math.h>

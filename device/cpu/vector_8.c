@@ -1,4 +1,4 @@
-//go:build cgo && (amd64 || arm64)
+//go:build cgo && unix && (amd64 || arm64)
 
 #define LANES 8
 #define NAME(f) f##_8
