@@ -67,7 +67,12 @@ func (s *shards) follow(leader int) error {
 		if i == end {
 			return s.settle()
 		}
-		if err := s.fill(s.buckets[i], 0); err != nil {
+		b := s.buckets[i]
+		if err = s.fill(b, 0); err == nil {
+			err = b.slot.gather.Wait(s.pg.Context())
+		}
+		if err != nil {
+			s.pg.Abort(err)
 			return err
 		}
 	}

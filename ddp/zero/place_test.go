@@ -101,6 +101,13 @@ func TestFrozenParametersAreDivided(t *testing.T) {
 				losses = append(losses, l...)
 			}
 			got := must.New(w.wholeBits(net))
+			if pg.Rank() == 1 {
+				w.zero.BeginLoad() // as if the rank had lost its shards
+			}
+			_, err := w.zero.Regroup(pg.Context(), comm.Membership{Steps: 8})
+			if (err != nil) != (stage == 3) || err != nil && !strings.Contains(err.Error(), "the frozen parameters of a lost rank are lost") {
+				return fmt.Errorf("stage %d: Regroup without the shards of rank 1 returned %w", stage, err)
+			}
 			if stage == 1 {
 				want, parameters = losses, got
 			} else if !slices.Equal(losses, want) || !bytes.Equal(got, parameters) {

@@ -483,25 +483,32 @@ func (f failing) Start(c *backend.Call) (backend.Task, error) {
 	return f.Backend.Start(c)
 }
 
-// If any collective of a step of stage 3 fails on one rank, the steps of all ranks end with the cause, within two seconds.
+// If any collective of a step of stage 3, or of OnRank, fails on one rank, all ranks end with the cause, within two seconds.
 func TestCollectivesOfAStepThatFail(t *testing.T) {
+	onRanks := func(o *comm.Options, f func(pg *comm.ProcessGroup) error) { commtest.OnGoroutines(t, 2, o, f) }
 	for _, make := range []maker{adamW, muon} {
-		collectivesThatFail(t, make, 1, func(o *comm.Options, f func(pg *comm.ProcessGroup) error) { commtest.OnGoroutines(t, 2, o, f) })
+		collectivesThatFail(t, make, 1, onRanks, nil)
+	}
+	for leader := range 2 {
+		collectivesThatFail(t, adamW, 1, onRanks, func(w wrapped, net nn.Module) error {
+			return w.model.(*Model).OnRank(leader, func() error { allBits(net); return nil })
+		})
 	}
 }
 
 func TestEmulatedCollectivesOfAStepThatFail(t *testing.T) {
 	devices := commtest.FakeGPUs(t, 2)
-	collectivesThatFail(t, adamW, 5, func(o *comm.Options, f func(pg *comm.ProcessGroup) error) { commtest.OnDevices(t, devices, o, f) })
+	collectivesThatFail(t, adamW, 5, func(o *comm.Options, f func(pg *comm.ProcessGroup) error) { commtest.OnDevices(t, devices, o, f) }, nil)
 }
 
 func TestGPUCollectivesOfAStepThatFail(t *testing.T) {
 	devices := commtest.OpenGPUs(t, 2, 2)
-	collectivesThatFail(t, adamW, 3, func(o *comm.Options, f func(pg *comm.ProcessGroup) error) { commtest.OnDevices(t, devices, o, f) })
+	collectivesThatFail(t, adamW, 3, func(o *comm.Options, f func(pg *comm.ProcessGroup) error) { commtest.OnDevices(t, devices, o, f) }, nil)
 }
 
-// collectivesThatFail makes every stride-th collective of a step fail on rank 1, each in a new group of two ranks.
-func collectivesThatFail(t *testing.T, make maker, stride int64, onRanks func(o *comm.Options, f func(pg *comm.ProcessGroup) error)) {
+// collectivesThatFail makes every stride-th collective of f, or of a step if f is nil, fail on rank 1, each in a new group of
+// two ranks.
+func collectivesThatFail(t *testing.T, make maker, stride int64, onRanks func(o *comm.Options, f func(pg *comm.ProcessGroup) error), f func(w wrapped, net nn.Module) error) {
 	const steps = 2 // before the one with the failure
 	for nth, made := int64(1), false; !made; nth += stride {
 		var after atomic.Int64
@@ -510,8 +517,12 @@ func collectivesThatFail(t *testing.T, make maker, stride int64, onRanks func(o 
 		armed.Add(2)
 		o := commtest.WrapBackend(quiet(), func(b backend.Backend) backend.Backend { return failing{b, new(bool), &after} })
 		onRanks(o, func(pg *comm.ProcessGroup) error {
-			w := must.New(staged(newChain(double, 0), pg, make, deep, 3))
+			net := newChain(double, 0)
+			w := must.New(staged(net, pg, make, deep, 3))
 			step := func(step int) error {
+				if step == steps && f != nil {
+					return f(w, net)
+				}
 				if err := w.loss(pg, device.Float64, step).Backward(nil); err != nil {
 					return err
 				}
@@ -556,7 +567,7 @@ func collectivesThatFail(t *testing.T, make maker, stride int64, onRanks func(o 
 		if t.Failed() || nth > 100 {
 			t.Fatalf("call %d", nth)
 		}
-		if made && nth < 20 {
+		if made && nth < 16 {
 			t.Errorf("only %d calls in a step", nth-1)
 		}
 	}
