@@ -24,15 +24,18 @@ func (k *kernelSet) BatchNormGrad(_ device.Stream, to kernels.BatchNormGrads, g,
 	return nil
 }
 
-// eachRun calls f for runs of elements [lo, hi) of a channel, on several goroutines. The runs are divided such that
-// no two goroutines write the same byte of a mask.
-func eachRun(k *kernelSet, z operand.NormSizes, f func(c, lo, hi int)) {
-	n := z.N * z.C * z.L
+// eachRun calls f for runs of elements [lo, hi), on several goroutines. The first is of channel c. All of a run are, or
+// with one position (channels last) each is of the channel after that of the one before: step is 0 or 1. The runs are
+// divided such that no two goroutines write the same byte of a mask.
+func eachRun(k *kernelSet, z operand.NormSizes, f func(c, step, lo, hi int)) {
+	n, length, step := z.N*z.C*z.L, z.L, 0
+	if z.L == 1 {
+		length, step = z.C, 1
+	}
 	k.each(kernels.MaskBytes(n), 8*4, func(lo, hi int) {
 		for i, end := 8*lo, min(8*hi, n); i < end; {
-			plane := i / z.L
-			next := min((plane+1)*z.L, end)
-			f(plane%z.C, i, next)
+			next := min((i/length+1)*length, end)
+			f(i/z.L%z.C, step, i, next)
 			i = next
 		}
 	})
@@ -42,43 +45,54 @@ func batchNorm[T float](k *kernelSet, z operand.NormSizes, dst, residual device.
 	d, xs, rs := device.Elements[T](dst), device.Elements[T](p.X), device.Elements[T](residual)
 	w, b := device.Elements[T](p.Weight), device.Elements[T](p.Bias)
 	ms, mask := device.Elements[T](p.Mean), device.Elements[uint8](p.Mask)
-	scale := make([]T, z.C)
+	type coefficients struct{ mean, scale, shift T }
+	of := make([]coefficients, z.C)
 	for c, v := range device.Elements[T](p.Variance) {
-		scale[c] = inverse(v, p.Eps) * at(w, c, 1)
+		of[c] = coefficients{ms[c], inverse(v, p.Eps) * at(w, c, 1), at(b, c, 0)}
 	}
-	eachRun(k, z, func(c, lo, hi int) {
-		affine(d[lo:hi], xs[lo:], ms[c], scale[c], at(b, c, 0))
-		if rs != nil {
-			for i := lo; i < hi; i++ {
-				d[i] += rs[i]
-			}
-		}
-		if !p.ReLU {
-			return
-		}
+	eachRun(k, z, func(c, step, lo, hi int) {
 		for i := lo; i < hi; i++ {
-			isOff := d[i] <= 0
-			if isOff {
-				d[i] = 0
+			o := &of[c]
+			v := (xs[i]-o.mean)*o.scale + o.shift
+			if rs != nil {
+				v += rs[i]
 			}
-			if mask != nil {
-				if i%8 == 0 {
-					mask[i/8] = 0
-				}
-				if !isOff {
-					mask[i/8] |= 1 << (i % 8)
-				}
-			}
+			d[i] = v
+			c += step
+		}
+		if p.ReLU {
+			cutOff(d, mask, lo, hi)
 		}
 	})
 }
 
+// cutOff replaces the negative elements of d[lo:hi] by 0, and sets the bits of the mask, which may be nil.
+func cutOff[T float](d []T, mask []uint8, lo, hi int) {
+	if mask == nil {
+		relu(d[lo:hi], d[lo:hi])
+		return
+	}
+	bits := mask[lo/8] & (1<<(lo%8) - 1) // those of the run before
+	for i := lo; i < hi; i++ {
+		on := uint8(1)
+		if d[i] <= 0 {
+			on = 0
+		}
+		d[i] = max(d[i], 0)
+		bits |= on << (i % 8)
+		if i%8 == 7 || i == hi-1 {
+			mask[i/8] = bits
+			bits = 0
+		}
+	}
+}
+
 // masked returns g[i] if bit i of the mask is set, and otherwise 0. A nil mask has all bits set.
 func masked[T float](g []T, mask []uint8, i int) T {
-	if mask != nil && mask[i/8]>>(i%8)&1 == 0 {
-		return 0
+	if mask == nil {
+		return g[i]
 	}
-	return g[i]
+	return [2]T{0, g[i]}[mask[i/8]>>(i%8)&1] // without a branch, which the processor could not predict
 }
 
 // maskOf returns the mask that gradients read, or nil.
@@ -110,9 +124,10 @@ func batchNormGrad[T float](k *kernelSet, z operand.NormSizes, to kernels.BatchN
 		}
 		to[i] = v
 	}
-	eachRun(k, z, func(c, lo, hi int) {
-		o, m := of[c], ms[c]
+	eachRun(k, z, func(c, step, lo, hi int) {
 		for i := lo; i < hi; i++ {
+			o, m := &of[c], ms[c]
+			c += step
 			h := masked(gs, mask, i)
 			if r != nil {
 				store(r, i, to.AccResidual, h)

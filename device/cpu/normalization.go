@@ -180,6 +180,12 @@ func moments[T float](k *kernelSet, z operand.NormSizes, mean, variance, x devic
 	k.each(z.C, 2*z.N*z.L, func(lo, hi int) {
 		sum, square := make([]float64, hi-lo), make([]float64, hi-lo)
 		for n := range z.N {
+			if z.L == 1 {
+				for c, v := range xs[n*z.C+lo : n*z.C+hi] {
+					sum[c] += float64(v)
+				}
+				continue
+			}
 			for c := range sum {
 				at := (n*z.C + lo + c) * z.L
 				sum[c] += addRun(xs[at : at+z.L])
@@ -189,6 +195,12 @@ func moments[T float](k *kernelSet, z operand.NormSizes, mean, variance, x devic
 			sum[c] /= count
 		}
 		for n := range z.N {
+			if z.L == 1 {
+				for c, v := range xs[n*z.C+lo : n*z.C+hi] {
+					square[c] += (float64(v) - sum[c]) * (float64(v) - sum[c])
+				}
+				continue
+			}
 			for c := range sum {
 				at := (n*z.C + lo + c) * z.L
 				square[c] += squares(xs[at:at+z.L], sum[c])
