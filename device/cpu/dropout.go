@@ -20,18 +20,20 @@ func (k *kernelSet) Dropout(_ device.Stream, dst device.Tensor, acc device.Accum
 func dropout[T float](k *kernelSet, dst device.Tensor, acc device.Accum, x device.Tensor, p float64, seed, offset uint64) {
 	threshold, factor := kernels.DropoutThreshold(p)
 	xs := device.Elements[T](x)
+	factors := [2]T{T(factor), 0}
 	tiled(k, device.Elements[T](dst), acc, func(t []T, lo int) {
-		var words [4]uint32
-		for i, v := range xs[lo : lo+len(t)] {
+		x := xs[lo : lo+len(t)]
+		for i := 0; i < len(t); {
 			e := offset + uint64(lo+i)
-			if i == 0 || e%4 == 0 {
-				words = philox(seed, e/4, dropoutStream)
+			words := philox(seed, e/4, dropoutStream)
+			for _, w := range words[e%4 : min(e%4+uint64(len(t)-i), 4)] {
+				isDropped := 0 // an index and not a branch, which the processor could not predict
+				if uint64(w) < threshold {
+					isDropped = 1
+				}
+				t[i] = x[i] * factors[isDropped]
+				i++
 			}
-			f := T(factor)
-			if uint64(words[e%4]) < threshold {
-				f = 0
-			}
-			t[i] = v * f
 		}
 	})
 }
