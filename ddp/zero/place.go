@@ -43,10 +43,15 @@ func (s *shards) Place(all []reducer.GradBucket) error {
 	for _, b := range s.buckets {
 		for k, p := range b.params {
 			first, e := s.initial(b, k)
-			if err := comm.Agree(ctx, s.pg, errors.Join(err, e)); err != nil {
-				return fmt.Errorf("placing %s: %w", p.Name(), err)
+			if e != nil {
+				err = errors.Join(err, fmt.Errorf("placing %s: %w", p.Name(), e))
 			}
-			err = s.place(b, k, first)
+			if err := comm.Agree(ctx, s.pg, err); err != nil {
+				return err
+			}
+			if err = s.place(b, k, first); err != nil {
+				err = fmt.Errorf("placing %s: %w", p.Name(), err)
+			}
 		}
 		if err == nil && b.slot != nil {
 			err = s.pg.Device().Copy(s.pg.Device().Compute(), b.shard.Buf, s.shard(b.flat, s.rank).Buf)
