@@ -104,6 +104,9 @@ func FreezeBase(m Model) {
 	}
 }
 
+// IsBase reports whether FreezeBase has marked the parameter.
+func (p *Parameter) IsBase() bool { return p.isBase }
+
 // UnfreezeBase undoes FreezeBase.
 func UnfreezeBase(m Model) {
 	for _, p := range m.Parameters() {

@@ -24,7 +24,7 @@ type EMAOptions struct {
 //
 // after each step that the optimizer commits. After the first step the averages equal the
 // parameters. Averages of 16-bit floats are kept in Float32, in which a small 1-Decay is not lost.
-// Frozen parameters and buffers are copied, not averaged.
+// Frozen parameters and buffers are copied, not averaged. Parameters of a base model ([nn.FreezeBase]) are left out.
 //
 // An EMA is an [Optimizer]: it wraps the one that updates the parameters, and its State contains the state of that
 // optimizer and the averages, for saving and for other ranks. Only Committed may be called from several goroutines.
@@ -186,6 +186,9 @@ func (e *EMA) allocate() error {
 		return nil
 	}
 	for _, p := range e.module.Parameters() {
+		if p.IsBase() { // it stays as it is
+			continue
+		}
 		v, span := p.Var(), (*nn.Span)(nil)
 		if b := p.Part(); b != nil {
 			s, _ := b.Span()

@@ -37,6 +37,20 @@ func averaged(t *testing.T, e *optim.EMA, v *autograd.Variable) (x []float64) {
 	return x
 }
 
+// The parameters of a base model have no averages.
+func TestEMAOfAdapters(t *testing.T) {
+	dev := newDevice(t)
+	base, adapter := parameter(dev, "base", []float64{1}), parameter(dev, "adapter", []float64{2})
+	nn.FreezeBase(holder{params: []*nn.Parameter{base}})
+	opt := must.New(optim.NewSGD([]*nn.Parameter{adapter}, &optim.SGDOptions{LR: 1}))
+	e := must.New(optim.NewEMA(holder{params: []*nn.Parameter{base, adapter}}, opt, nil))
+	for _, b := range must.New(e.State()) {
+		if b.Name() != "adapter.average" {
+			t.Errorf("the state has %s", b.Name())
+		}
+	}
+}
+
 // The averages follow the formula after each committed step. Frozen parameters and buffers are
 // copied. After With the original values are back.
 func TestEMA(t *testing.T) {
