@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/goddp/goddp/elastic"
@@ -47,14 +48,23 @@ func TestRunDividedAfterALossWithinUpdates(t *testing.T) {
 // which those of a job without shards come, of which no rank has the state. Without a checkpoint it is an error.
 func TestRunDividedWithoutCopies(t *testing.T) {
 	const steps, lost = 20, 17 // the job saves a checkpoint at step 15
-	die := func(w *worker, step int, p job.Phase) {
-		if step == lost && p == job.Forward && w.pg.Epoch() == 1 && w.number == 1 {
-			w.die()
+	die := func() func(w *worker, step int, p job.Phase) {
+		var committed sync.WaitGroup // until the others have the position and the random numbers after the same step, which the checkpoint lacks
+		committed.Add(2)
+		return func(w *worker, step int, p job.Phase) {
+			switch {
+			case step != lost || p != job.Forward || w.pg.Epoch() > 1:
+			case w.number == 1:
+				committed.Wait()
+				w.die()
+			default:
+				committed.Done()
+			}
 		}
 	}
 	none := func(ctx context.Context, w *worker) error { return nil }
 	for _, restore := range []func(ctx context.Context, w *worker) error{nil, none} {
-		for _, w := range train(t, alone, 3, steps, 0, restore, die) {
+		for _, w := range train(t, alone, 3, steps, 0, restore, die()) {
 			var e *elastic.LostStateError
 			if w.number != 1 && (!errors.As(w.err, &e) || e.Step != lost) {
 				t.Errorf("worker %d: got %v, want that step %d is lost", w.number, w.err, lost)
@@ -63,7 +73,7 @@ func TestRunDividedWithoutCopies(t *testing.T) {
 	}
 	want := hashesOf(t, train(t, job.Options{}, 3, steps, 0, restoring(make([]int, 3)), breaking(lost)))
 	restored := make([]int, 3)
-	if got := hashesOf(t, train(t, alone, 3, steps, 0, restoring(restored), die)); len(got) != 2 || !slices.Equal(got, want) || restored[0] != 15 || restored[2] != 15 {
+	if got := hashesOf(t, train(t, alone, 3, steps, 0, restoring(restored), die())); len(got) != 2 || !slices.Equal(got, want) || restored[0] != 15 || restored[2] != 15 {
 		t.Errorf("the states are %v after the restored steps %v, want %v after 15", got, restored, want)
 	}
 }
