@@ -82,7 +82,7 @@ func Watch(busID string) (*Monitor, error) {
 	return m, nil
 }
 
-// Read reads the state. It takes less than a millisecond, unless the GPU is broken.
+// Read reads the state. It takes about a millisecond, unless the GPU is broken.
 func (m *Monitor) Read() (State, error) { return m.lib.state(m.device) }
 
 // Close ends the monitor.
