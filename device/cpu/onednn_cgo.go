@@ -352,14 +352,14 @@ const mostPlans = 512
 func (d *oneDNN) plan(c convolution) (*convPlan, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	p := d.plans[c]
+	p, calls := d.plans[c], d.calls
 	if p == nil {
 		p = &convPlan{}
 		q := problemOf(c)
-		switch code := C.make_plan(d.calls, &q, &p.c); code {
+		switch code := C.make_plan(calls, &q, &p.c); code {
 		case C.ok:
 			p.size = int(p.c.size)
-			runtime.AddCleanup(p, func(c *C.plan) { C.destroy_plan(d.calls, c) }, p.c)
+			runtime.AddCleanup(p, func(c *C.plan) { C.destroy_plan(calls, c) }, p.c) // without d, which holds p
 		case C.unimplemented:
 		default:
 			return nil, fmt.Errorf("cpu: oneDNN makes no code for a convolution of %v: error %d", c.sizes(), code)
