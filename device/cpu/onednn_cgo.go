@@ -355,7 +355,7 @@ func (d *oneDNN) plan(c convolution) (*convPlan, error) {
 	p, calls := d.plans[c], d.calls
 	if p == nil {
 		p = &convPlan{}
-		q := problemOf(c)
+		q := problemOf(c, int(calls.major))
 		switch code := C.make_plan(calls, &q, &p.c); code {
 		case C.ok:
 			p.size = int(p.c.size)
@@ -385,7 +385,7 @@ func (d *oneDNN) run(p *convPlan, x, w, y, bias, work *float32) error {
 	return nil
 }
 
-func problemOf(c convolution) (q C.problem) {
+func problemOf(c convolution, version int) (q C.problem) {
 	set := func(to *[12]C.int64_t, v []int) {
 		for i, n := range v {
 			to[i] = C.int64_t(n)
@@ -401,7 +401,7 @@ func problemOf(c convolution) (q C.problem) {
 		set(&q.size[i], size[i])
 		set(&q.stride[i], stride[i])
 	}
-	last, chooses := c.inner()
+	last, chooses := c.inner(version)
 	for i, s := range strides(size, last, [3]int{c.C, c.InGroup, c.O}) {
 		if !chooses[i] {
 			set(&q.inner[i], s)
