@@ -21,7 +21,7 @@
 // below 0.51 ulp (docs/results/numerics.md). Sizes of vectors do not change the bits, and on amd64 AdamW computes the
 // bits of the plain kernel; so ranks on different processors apply the same updates. The kernels are C, with gcc's
 // vector types: Go's own vectors are an experiment, and assembly would be longer. A program without cgo, which cannot
-// load OpenBLAS either, and other processors use plain Go kernels, which take 2 to 15 times as long.
+// load OpenBLAS either, and other processors use plain Go kernels, which take several times as long.
 //
 // # Matrix products
 //
