@@ -58,7 +58,7 @@ func parseBench(args []string) (*benchOptions, error) {
 	fs.IntVarP(&o.Warmup, "warmup-iters", "w", 5, "calls before the first one, at each size")
 	fs.IntVar(&o.Repeat, "repeat", 1, "measurements at each size, of which the median is shown")
 	fs.IntVarP(&o.Checks, "check", "c", 1, "calls after the last one, whose results are checked")
-	fs.IntVarP(&o.Graphs, "cudagraph", "G", 0, "capture the calls of a measurement in a CUDA graph, and launch it so many times; 0: no graph")
+	fs.IntVarP(&o.Graphs, "cudagraph", "G", 0, "capture the calls of a measurement in a CUDA graph, and launch it so many times; 0: no graph. Not for all_to_all and sendrecv")
 	fs.BoolVar(&o.Private, "private", false, "take memory from the device instead of ProcessGroup.Alloc")
 	fs.BoolVar(&o.json, "json", false, "print a JSON object for each size")
 	if err := fs.Parse(args); err != nil {
