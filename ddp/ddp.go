@@ -235,8 +235,12 @@ func (m *Model) NoSync(f func() error) error {
 // Whole calls f. All parameters are whole on each rank: package ddp/zero has a model for which this is otherwise.
 func (m *Model) Whole(f func() error) error { return f() }
 
-// OnRank calls f on one rank, for example to save the model, and returns its error on all ranks, which all call OnRank.
+// OnRank calls f on one rank, for example to save the model, and returns its error on all ranks, which all call OnRank. The
+// other ranks wait for f no longer than a collective may take.
 func (m *Model) OnRank(rank int, f func() error) error {
+	if rank < 0 || rank >= m.pg.Size() {
+		return fmt.Errorf("ddp: OnRank of rank %d, want 0 to %d", rank, m.pg.Size()-1)
+	}
 	var err error
 	if m.pg.Rank() == rank {
 		err = f()

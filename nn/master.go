@@ -20,12 +20,13 @@ func (p *Parameter) Master() *autograd.Variable {
 	return p.master.v
 }
 
-// KeepsMaster reports whether Master returns values, or will when the parameter is placed.
+// KeepsMaster reports whether Master returns values, or will when the parameter is placed, and an optimizer needs them: a
+// frozen parameter needs none.
 func (p *Parameter) KeepsMaster() bool {
 	if p.v == nil {
 		return p.keepsMaster && !p.frozen
 	}
-	return p.Master() != nil
+	return !p.frozen && p.Master() != nil
 }
 
 // TakeMaster is [Parameter.Master], and makes the caller the owner of the result. Package optim thus keeps its masters in

@@ -9,11 +9,11 @@ import (
 // OnRank calls f on one rank, and returns its error on all ranks, which all call OnRank. f may read all parameters, also
 // outside of operations, for example to save them or to evaluate the model on that rank alone. In stage 3 the other ranks
 // take part in the gathers of what f reads, bucket by bucket, so that no rank ever holds the whole model. f must not write
-// parameters, run a backward pass or communicate, and the other ranks wait for it no longer than a collective may take
-// between two gathers.
+// parameters, run a backward pass or communicate, and the other ranks wait for it no longer than a collective may take:
+// in stage 3 between two gathers.
 func (m *Model) OnRank(rank int, f func() error) error {
 	s := m.shards
-	if len(s.flow.slots) == 0 || s.flow.isWhole {
+	if len(s.flow.slots) == 0 || s.flow.isWhole || rank < 0 || rank >= s.size {
 		return m.Model.OnRank(rank, f)
 	}
 	err := s.settle()

@@ -100,8 +100,10 @@ func (s *shards) add(b *bucket, dt device.DType, n int) {
 func (s *shards) planFrozen() {
 	var params []*nn.Parameter
 	var described []reducer.Param
+	seen := map[any]bool{}
 	for _, p := range s.module.Parameters() {
-		if p.Frozen() && s.Holds(p) {
+		if id := p.Identity(); p.Frozen() && s.Holds(p) && !seen[id] {
+			seen[id] = true
 			params = append(params, p)
 			described = append(described, reducer.Param{Name: p.Name(), Shape: p.Shape(), DType: p.DType()})
 		}

@@ -161,6 +161,9 @@ func TestOnRank(t *testing.T) {
 			if err := w.model.(*Model).OnRank(0, func() error { net.first.Var().Tensor(); return errInjected }); err == nil || !strings.Contains(err.Error(), errInjected.Error()) {
 				return fmt.Errorf("OnRank returned %w", err)
 			}
+			if err := w.model.(*Model).OnRank(pg.Size(), func() error { return nil }); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("OnRank of rank %d, want 0 to %d", pg.Size(), pg.Size()-1)) {
+				return fmt.Errorf("OnRank of a rank that does not exist: %w", err)
+			}
 			var e *NotWholeError
 			if err := panicking(func() { net.first.Var().Tensor() }); stage == 3 && !errors.As(err, &e) {
 				return fmt.Errorf("after OnRank, Tensor panics with %w", err)
@@ -168,4 +171,28 @@ func TestOnRank(t *testing.T) {
 		}
 		return nil
 	}, 2, 4)
+}
+
+// An optimizer needs no unrounded values of frozen parameters, so stage 3 keeps none.
+func TestFrozenParametersHaveNoMasters(t *testing.T) {
+	onBoth(t, func(pg *comm.ProcessGroup) error {
+		net := nn.Sequential(nn.Linear(64, 64, &nn.LinearOptions{Compute: device.Float32}), nn.Linear(64, 64, &nn.LinearOptions{Compute: device.Float32}))
+		err := nn.Place(net, pg.Device(), 1)
+		if err == nil {
+			err = nn.Cast(net, device.BFloat16, &nn.CastOptions{Masters: true})
+		}
+		if err != nil {
+			return err
+		}
+		for _, p := range net.Parameters()[:2] {
+			p.Freeze()
+		}
+		w := must.New(staged(net, pg, adamW, deep, 3))
+		for _, p := range w.model.(*Model).shards.frozen {
+			if m := p.local.Master(); m != nil {
+				return fmt.Errorf("%s has a master of %v", p.Name(), m.Shape())
+			}
+		}
+		return nil
+	}, 2)
 }

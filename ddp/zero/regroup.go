@@ -31,8 +31,8 @@ func (o *Optimizer[O]) Progress() comm.Progress {
 //
 // hasState says that all ranks have the parameters and their shards of the state after step to.Steps. Otherwise a shard
 // was lost with its rank, and the optimizer is inconsistent until the program has loaded a checkpoint on all ranks.
-// Before the first step there is no state. The parameters are then unchanged, and the program must make them equal on
-// all ranks; unrounded values of 16-bit parameters ([nn.CastOptions]) are dropped.
+// Before the first step there is no state. The parameters are then unchanged but in stage 3, which exchanges shards of them,
+// and the program must make them equal on all ranks; unrounded values of 16-bit parameters ([nn.CastOptions]) are dropped.
 //
 // Until all ranks have their new shards, Regroup needs memory for these and the old ones. If it fails because the group
 // has failed, this rank still has the old ones, and the program may call Regroup for the next members.

@@ -63,7 +63,7 @@ type NotWholeError struct {
 }
 
 func (e *NotWholeError) Error() string {
-	return fmt.Sprintf("zero: rank %d: %s is divided among the ranks: use it within Whole of the model, on all ranks", e.Rank, e.Param)
+	return fmt.Sprintf("zero: rank %d: %s is divided among the ranks: read it within OnRank of the model, or use it within Whole, on all ranks", e.Rank, e.Param)
 }
 
 // allocateSlots gives each bucket a slot: its own if the bucket is large, else that of every s.slots-th bucket. Frozen
