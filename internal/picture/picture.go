@@ -137,6 +137,9 @@ func logTicks(least, most float64) (ticks []plot.Tick) {
 			}
 		}
 	}
+	if len(ticks) < 2 { // such as between 2 and 5
+		return Ticks{}.Ticks(least, most)
+	}
 	return ticks
 }
 

@@ -21,6 +21,7 @@ func TestTicks(t *testing.T) {
 		{50_908_000, 50_918_000, Ticks{}, "50.908M 50.910M 50.912M 50.914M 50.916M 50.918M"},
 		{-1e18, 1e18, Ticks{}, "-1e18 -5e17 0 5e17 1e18"},
 		{0.3, 6, Ticks{Log: true}, "0.5 1 2 5"},
+		{3.2, 4.7, Ticks{Log: true}, "3.5 4.0 4.5"},
 		{1e-20, 1e20, Ticks{Log: true}, "1e-20 1e-15 1e-10 1e-5 1 100000 1e10 1e15 1e20"},
 	} {
 		var labels []string
