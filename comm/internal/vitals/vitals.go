@@ -1,6 +1,6 @@
 // Package vitals reports what may make this process slower than the other ranks: the state of its GPU, threads that wait
-// for a CPU core, TCP segments that were sent again, and the speed of the host's network links. It reads them once a second, in a goroutine of its own, so no step
-// waits for them. Without a reporter it reads nothing.
+// for a CPU core, TCP segments that were sent again, and the speed of the host's network links. It reads them once a second,
+// in a goroutine of its own, so no step waits for them. Without a reporter it reads nothing.
 package vitals
 
 import (
@@ -176,9 +176,9 @@ func linkSpeed(class string) (gbit float64) {
 	if gbit > 0 {
 		return gbit
 	}
-	files, _ := filepath.Glob(class + "/net/*/speed")
-	for _, file := range files {
-		gbit = max(gbit, number(file)/1000)
+	devices, _ := filepath.Glob(class + "/net/*/device") // virtual interfaces have none
+	for _, device := range devices {
+		gbit = max(gbit, number(filepath.Dir(device)+"/speed")/1000)
 	}
 	return gbit
 }

@@ -29,7 +29,7 @@ func TestCounters(t *testing.T) {
 	}
 }
 
-// The links of RDMA adapters count together, without those that are down. Of other interfaces the fastest counts.
+// The links of RDMA adapters count together, without those that are down. Of other interfaces the fastest counts that is not virtual.
 func TestLinkSpeed(t *testing.T) {
 	class := t.TempDir()
 	write := func(name, text string) {
@@ -47,6 +47,9 @@ func TestLinkSpeed(t *testing.T) {
 	want(0)
 	write("net/eth0/speed", "25000\n")
 	write("net/eth1/speed", "-1\n")
+	write("net/eth0/device/vendor", "0x15b3\n")
+	write("net/eth1/device/vendor", "0x15b3\n")
+	write("net/docker0/speed", "100000\n")
 	want(25)
 	for i, state := range []string{"4: ACTIVE\n", "4: ACTIVE\n", "1: DOWN\n"} {
 		write(fmt.Sprintf("infiniband/mlx5_%d/ports/1/state", i), state)
