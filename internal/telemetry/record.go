@@ -137,7 +137,7 @@ func Decode(datagram []byte, take func(*Record)) (dropped uint64, err error) {
 			}
 			r.Values = append(r.Values, v)
 		}
-		if !d.isBad && (slices.Contains([]Kind{Values, Times, State}, r.Kind)) { // a later version may have other kinds
+		if !d.isBad && slices.Contains([]Kind{Values, Times, State}, r.Kind) { // a later version may have other kinds
 			take(&r)
 		}
 	}
