@@ -277,6 +277,9 @@ func (m *Meter) Note(values ...Value) {
 		fmt.Fprintln(m.opts.Out, line)
 	}
 	now := m.opts.now()
+	if m.bar != nil {
+		m.bar.drawnAt, m.bar.drawnSteps = now, m.steps
+	}
 	m.keep(now, values)
 	m.page.Flush()
 	m.forget(now)

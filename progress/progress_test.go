@@ -125,6 +125,29 @@ func TestBar(t *testing.T) {
 	}
 }
 
+// An evaluation does not slow the rate of the bar.
+func TestRateOfBarAfterNote(t *testing.T) {
+	now := time.Unix(0, 0)
+	var out strings.Builder
+	m, err := New(0, &Options{Every: 100, Out: &out, now: func() time.Time { return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.bar = &bar{out: &out, before: "\r", columns: 80, drawnAt: now}
+	for step := range 4 {
+		if step == 2 {
+			now = now.Add(time.Minute)
+			m.Note(V("accuracy", 1))
+			out.Reset()
+		}
+		now = now.Add(100 * time.Millisecond)
+		m.Step(10)
+	}
+	if got := out.String(); strings.Count(got, "  10 steps/s") != 2 {
+		t.Errorf("the bar is %q after an evaluation, want 10 steps/s", got)
+	}
+}
+
 // Ranks other than 0 write nothing, but Step reports on them too when a line is due.
 func TestOtherRanksAreSilent(t *testing.T) {
 	var out bytes.Buffer
