@@ -52,7 +52,7 @@ func TestTerminal(t *testing.T) {
 	} {
 		t.Setenv("TERM", c.term)
 		terminal, screen := openTerminal(t, 40)
-		j := shell(1, `printf "%s columns\r\r123456789012345678901234567890\r\rend\n" "$GODDP_COLUMNS" >&2`)
+		j := shell(1, `printf "%s columns\r\r123456789012345678901234567890\r\rend\n" "${GODDP_COLUMNS%:*}" >&2`)
 		j.cfg.Stdout, j.cfg.Stderr, j.cfg.Tee, j.cfg.LogDir = terminal, terminal, allStreams(c.tee), t.TempDir()
 		_, err := j.run(t)
 		terminal.Close()

@@ -143,12 +143,12 @@ func (s *spawner) spawn(local int, order *rendezvous.StartOrder) (p *process, er
 		report = strconv.Itoa(firstExtraFD + len(files) - 2)
 		files = append(files, theirs)
 	}
-	columns := 0 // a log file would have each state of a line
-	if stderr := p.streams[1]; stderr.file == nil {
-		columns = stderr.columns()
+	columns := "0" // a log file would have each state of a line
+	if stderr := p.streams[1]; stderr.file == nil && stderr.columns() > 0 {
+		columns = jobenv.Columns(stderr.columns(), theirs[1])
 	}
 	env := slices.Concat(s.env, s.job(local, p).Environ(), s.recorderEnv(p), []string{
-		jobenv.ReportFDVar + "=" + report, jobenv.ColumnsVar + "=" + strconv.Itoa(columns),
+		jobenv.ReportFDVar + "=" + report, jobenv.ColumnsVar + "=" + columns,
 	})
 	if s.cfg.VirtualLocalRank {
 		env = append(env, virtualEnv(s.env, local)...)

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
@@ -40,10 +39,9 @@ func newBar(out io.Writer, first int, now time.Time) *bar {
 		return nil
 	}
 	b := &bar{out: out, before: "\r", columns: terminal.Columns(f) - 1, drawnAt: now, drawnSteps: first}
-	if info, err := f.Stat(); err == nil && f == os.Stderr && info.Mode()&os.ModeNamedPipe != 0 {
+	if columns := jobenv.ColumnsOf(f); columns > 0 {
 		// golaunch puts its prefix before the line. It shows a line when it knows that no "\n" follows the "\r".
-		b.columns, _ = strconv.Atoi(os.Getenv(jobenv.ColumnsVar))
-		b.before, b.after = "", "\r\r"
+		b.columns, b.before, b.after = columns, "", "\r\r"
 	}
 	if b.columns <= 0 {
 		return nil

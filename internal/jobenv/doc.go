@@ -47,7 +47,8 @@
 //	GODDP_STOP_FILE                 the file of the StopState
 //	GODDP_FLIGHT_FD                 the descriptor of the flight recorder's memory
 //	GODDP_REPORT_FD                 the descriptor of the socket for the worker's numbers, if somebody looks at the job
-//	GODDP_COLUMNS                   the width of the terminal on which golaunch shows the worker's stderr, without the prefix; else 0
+//	GODDP_COLUMNS                   COLUMNS:INODE, the width of the terminal on which golaunch shows the worker's stderr, without
+//	                                the prefix, and the inode of that pipe; else 0
 //	GODDP_LAUNCHER_*                marks a value of GODDP_FLIGHT_DIR, GODDP_TOKEN_FILE or OMP_NUM_THREADS as chosen by
 //	                                golaunch, so that a golaunch within the job knows that the user did not choose it
 //	GODDP_REAPER                    on in the reaper, the workers' parent

@@ -53,8 +53,8 @@ const (
 	FlightFDVar = "GODDP_FLIGHT_FD"
 	// ReportFDVar is the file descriptor of the socket to which the worker reports its numbers: see package telemetry.
 	ReportFDVar = "GODDP_REPORT_FD"
-	// ColumnsVar is the number of columns for a line that the worker redraws on its stderr, by lines that end in "\r"; 0: it
-	// must not.
+	// ColumnsVar is the number of columns for a line that the worker redraws on its stderr, by lines that end in "\r", and the
+	// inode of that pipe: see [Columns]. 0: it must not.
 	ColumnsVar = "GODDP_COLUMNS"
 )
 
