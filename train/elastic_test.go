@@ -2,8 +2,11 @@ package train_test
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -79,6 +82,42 @@ func TestEvaluationsAndCheckpointsOfAGroupThatLosesRanks(t *testing.T) {
 	}
 	if !slices.Equal(best, []int{8, 3}) {
 		t.Errorf("the checkpoints of the steps %v were the best, want 8 and 3", best)
+	}
+}
+
+// Worker 0 is lost before the first traced step. The others trace nevertheless, as the ranks that they are then.
+func TestTraceOfAGroupThatLosesRanks(t *testing.T) {
+	o := &comm.Options{}
+	backend.Survive(o)
+	folder := t.TempDir()
+	var wg sync.WaitGroup
+	for worker, pg := range must.New(comm.Local(3, o)) {
+		wg.Go(func() {
+			defer pg.Close()
+			c, _ := smooth(pg, 2, whole)
+			c.Epochs, c.Trace = 4, filepath.Join(folder, "trace.json")
+			lossOf := c.Loss
+			c.Loss = func(b *data.Batch) *autograd.Variable {
+				if step, _ := c.Optimizer.Committed(); step == 3 && worker == 0 {
+					backend.Kill(pg)
+					runtime.Goexit()
+				}
+				return lossOf(b)
+			}
+			if err := train.Run(t.Context(), pg, c); err != nil {
+				t.Errorf("worker %d: %v", worker, err)
+			}
+		})
+	}
+	wg.Wait()
+	for _, name := range []string{"trace.json", "trace.rank1.json"} {
+		trace, err := os.ReadFile(filepath.Join(folder, name))
+		if n := strings.Count(string(trace), `"name":"optimizer","cat":"compute"`); n != 5 {
+			t.Errorf("%s has %d updates (%v), want 5", name, n, err)
+		}
+	}
+	if files := must.New(os.ReadDir(folder)); len(files) != 2 {
+		t.Errorf("there are %v, want the traces of two ranks", files)
 	}
 }
 

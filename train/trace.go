@@ -12,6 +12,14 @@ import (
 // tracedSteps is the number of steps in a trace.
 const tracedSteps = 5
 
+// tracePath returns where this rank writes its trace, or "". The loss of a rank may change it.
+func (r *run) tracePath() string {
+	if r.Trace == "" {
+		return ""
+	}
+	return profile.RankPath(r.Trace, r.pg.Rank())
+}
+
 // trace is called before each batch. It starts the trace before the first traced step and ends it after the last one.
 // It waits for the device, so that the trace contains exactly what is enqueued in between, including by evaluations
 // and checkpoints.
@@ -38,7 +46,7 @@ func (r *run) writeTrace() error {
 	if !r.wasOn {
 		recorder.Stop()
 	}
-	return recorder.WriteFile(r.Trace, r.pg.Rank())
+	return recorder.WriteFile(r.tracePath(), r.pg.Rank())
 }
 
 // lap is called at the end of each part of a step. In a trace, a part in which the device gets no work is a span of the host.
@@ -55,13 +63,13 @@ func (r *run) lap(part string) {
 	}
 }
 
-// finishTrace is called at the end of the run, with the run's error or nil. If steps are still being traced, it writes
+// finishTrace is called at the end of each attempt, with its error or nil. If steps are still being traced, it writes
 // what was recorded so far. It waits for the device only after a run without error, because a device that has failed
 // may never be idle.
 func (r *run) finishTrace(ctx context.Context, err error) error {
 	if !r.isTracing {
 		if r.recorder != nil && err == nil && r.pg.Rank() == 0 {
-			r.pg.Log().Warn("train: there is no trace, because the run ended before its first step", "steps", r.step, "first", r.traceAt+1, "file", r.Trace)
+			r.pg.Log().Warn("train: there is no trace, because the run ended before its first step", "steps", r.step, "first", r.traceAt+1, "file", r.tracePath())
 		}
 		return nil
 	}

@@ -105,10 +105,7 @@ func (r *run) attempt(ctx context.Context) (err error) {
 	})
 	if err == nil {
 		defer func() { err = errors.Join(err, r.meter.Close()) }()
-		if r.Trace != "" {
-			r.Trace = profile.RankPath(r.Trace, r.pg.Rank())
-		}
-		err = tryFile("Trace", r.Trace)
+		err = tryFile("Trace", r.tracePath())
 		if r.pg.Rank() == 0 {
 			err = errors.Join(err, tryFile("Weights", r.Weights))
 		}
@@ -207,8 +204,8 @@ func (r *run) train(ctx context.Context) (isStopped bool, err error) {
 	r.work.skip(r.pg.Device())
 	if r.Trace != "" && r.traceAt == 0 {
 		r.recorder, r.traceAt = profile.Of(r.pg.Device()), r.step+10
-		defer func() { err = errors.Join(err, r.finishTrace(ctx, err)) }()
 	}
+	defer func() { err = errors.Join(err, r.finishTrace(ctx, err)) }()
 	if err := r.finishStep(ctx); err != nil { // a loss may have interrupted it
 		return false, err
 	}
