@@ -60,6 +60,9 @@ Exit codes: 0 it is printed; 1 a file cannot be read or written; 2 usage.
 	if fs.NArg() == 0 {
 		return usagef("want at least one file, got none")
 	}
+	if (picture != "" || merged != "") && (asJSON || len(before) > 0) || asJSON && len(before) > 0 {
+		return usagef("want one of --json, --before, and --svg or --merge")
+	}
 	job, err := timeline.Read(fs.Args()...)
 	if err != nil {
 		return err
@@ -79,8 +82,9 @@ Exit codes: 0 it is printed; 1 a file cannot be read or written; 2 usage.
 	if err != nil {
 		return err
 	}
-	fmt.Fprint(stdout, timeline.Compare(old.Report(), report, kernels))
-	return nil
+	text, err := timeline.Compare(old.Report(), report, kernels)
+	fmt.Fprint(stdout, text)
+	return err
 }
 
 // draw writes a picture of a job's step and its merged traces, each if it has a path.

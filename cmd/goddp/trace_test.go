@@ -35,6 +35,9 @@ func TestTrace(t *testing.T) {
 		{[]string{empty}, 1, "", "goddp trace: " + empty + ": the file is empty: want a trace\n"},
 		{[]string{"--before", empty, path}, 1, "", "goddp trace: " + empty + ": the file is empty"},
 		{nil, 2, "", "want at least one file"},
+		{[]string{"--json", "--before", path, after}, 2, "", "want one of --json, --before, and --svg or --merge"},
+		{[]string{"--json", "--merge", merged, path}, 2, "", "want one of --json"},
+		{[]string{"--svg", picture, "--before", path, after}, 2, "", "want one of --json"},
 		{[]string{"--what", path}, 2, "", "unknown flag"},
 	} {
 		code, stdout, stderr := goddp(t, append([]string{"trace"}, test.args...)...)

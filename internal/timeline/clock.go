@@ -16,26 +16,34 @@ type Clock struct {
 
 // align puts all ranks on the clock of the first rank's host. Ranks of one host have the same clock. The clock of
 // another host is ahead by the median of the time by which collectives end later on it than on the first rank: no rank
-// can have the result of a reduction before all have contributed, so all have it at nearly the same time.
+// can have the result of a reduction before all have contributed, so all have it at nearly the same time. The host's first
+// rank that has collectives with the first rank says so.
 func (j *Job) align() {
 	byHost := map[string]Clock{}
+	var hosts []string
 	first := j.ranks[0]
 	reference := first.collectives()
 	for _, r := range j.ranks {
 		if r.host == first.host {
 			continue
 		}
-		clock, isKnown := byHost[r.host]
-		if !isKnown {
-			var later []time.Duration
-			matched([]map[string][]Interval{reference, r.collectives()}, func(calls []Interval) {
-				later = append(later, calls[1].End.Sub(calls[0].End))
-			})
-			clock = Clock{r.host, median(later), len(later)}
-			byHost[r.host] = clock
-			j.clocks = append(j.clocks, clock)
+		if byHost[r.host].Collectives > 0 {
+			continue
 		}
-		r.shift = -clock.Ahead
+		if _, isKnown := byHost[r.host]; !isKnown {
+			hosts = append(hosts, r.host)
+		}
+		var later []time.Duration
+		matched([]map[string][]Interval{reference, r.collectives()}, func(calls []Interval) {
+			later = append(later, calls[1].End.Sub(calls[0].End))
+		})
+		byHost[r.host] = Clock{r.host, median(later), len(later)}
+	}
+	for _, host := range hosts {
+		j.clocks = append(j.clocks, byHost[host])
+	}
+	for _, r := range j.ranks {
+		r.shift = -byHost[r.host].Ahead
 		for i := range r.events {
 			e := &r.events[i]
 			e.Begin, e.End = e.Begin.Add(r.shift), e.End.Add(r.shift)

@@ -43,10 +43,18 @@ func (r *Report) Text(allKernels bool) string {
 	}
 	w.Flush()
 	if len(fromSpans) > 0 {
-		fmt.Fprintf(&text, "The trace has no kernels of rank %s, so the times are those of spans: of passes as a whole.\n", strings.Join(fromSpans, ", "))
+		ranks := "rank "
+		if len(fromSpans) > 1 {
+			ranks = "ranks "
+		}
+		fmt.Fprintf(&text, "The trace has no kernels of %s, so the times are those of spans: of passes as a whole.\n", ranks+strings.Join(fromSpans, ", "))
 	}
 	if late := r.Mean.HostLate; late > 0 {
-		fmt.Fprintf(&text, "Of the idle time, %s ms are the host's: it enqueued the next activity late.\n", milliseconds(late))
+		of := "the idle time of a step"
+		if r.Ranks[0].Steps == 0 {
+			of = "the idle time"
+		}
+		fmt.Fprintf(&text, "Of %s, %s ms are the host's: it enqueued the next activity late.\n", of, milliseconds(late))
 	}
 	for _, c := range r.Clocks {
 		if c.Collectives == 0 {
@@ -143,8 +151,11 @@ func (r *Report) writeGaps(text io.Writer) {
 }
 
 // Compare returns a text that says what takes more or less time after a change than before. It has all kernels or those
-// that have changed the most.
-func Compare(before, after *Report, allKernels bool) string {
+// that have changed the most. The times of steps cannot be compared with those of a whole trace: that is an error.
+func Compare(before, after *Report, allKernels bool) (string, error) {
+	if (before.Ranks[0].Steps == 0) != (after.Ranks[0].Steps == 0) {
+		return "", fmt.Errorf("before: %s; after: %s: want whole steps in both or in none", before.scope(), after.scope())
+	}
 	var text strings.Builder
 	fmt.Fprintf(&text, "Before: %s; after: %s. Times in milliseconds%s, as a mean of the ranks:\n", before.scope(), after.scope(), after.perStep())
 	w := newTable(&text)
@@ -200,7 +211,7 @@ func Compare(before, after *Report, allKernels bool) string {
 		line(c.before, c.after, c.name)
 	}
 	w.Flush()
-	return text.String()
+	return text.String(), nil
 }
 
 func newTable(out io.Writer) *tabwriter.Writer {

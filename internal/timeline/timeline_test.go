@@ -266,6 +266,15 @@ func TestSeveralRanks(t *testing.T) {
 	}
 }
 
+// The first rank of a host that has collectives with rank 0 says how far the host's clock is ahead.
+func TestClockOfALaterRank(t *testing.T) {
+	got := reportOf(t, writeTrace(t, "0 on a", "1 on b", "2 on b", "0 communication 0 10 AllReduce", "1 communication 0 10 Send",
+		"1 compute 0 10 forward", "2 communication 1500 1510 AllReduce")).Clocks
+	if want := []Clock{{"b", 1500 * time.Microsecond, 1}}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
 // What is not a trace of ranks is refused in one line that says what it is.
 func TestReadFails(t *testing.T) {
 	for text, want := range map[string]string{
@@ -323,7 +332,11 @@ What has changed the most:
    0.000  0.010  +0.010      new  fused_relu
    0.010  0.010  +0.000    +0.0%  sgd
 `
-	if got := Compare(before, after, false); got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
+	if got, err := Compare(before, after, false); got != want || err != nil {
+		t.Errorf("got\n%s (%v)\nwant\n%s", got, err, want)
+	}
+	steps := reportOf(t, writeTrace(t, "0 compute 0 100 forward", "0 compute 100 150 optimizer"))
+	if _, err := Compare(before, steps, false); err == nil || !strings.Contains(err.Error(), "before: 1 rank, no whole step; after: 1 rank, 1 step: want whole steps in both or in none") {
+		t.Errorf("with steps and without: %v", err)
 	}
 }
