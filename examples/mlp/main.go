@@ -108,13 +108,15 @@ func train(ctx context.Context) error {
 		recorder.Start()
 	}
 	for step := 0; step < *steps && !model.Stopping(); step++ {
+		start := time.Now()
 		if err := data.load(ctx, step); err != nil {
 			return err
 		}
+		start = lap(recorder, "data", start)
 		if err := pg.Barrier().Sync(ctx); err != nil { // so that the step's time includes no waiting for a slower rank
 			return err
 		}
-		start := time.Now()
+		start = lap(recorder, "barrier", start)
 		loss := nn.MSELoss(model.Forward(data.x), data.y, nil)
 		if err := loss.Backward(nil); err != nil {
 			return err
@@ -152,6 +154,13 @@ func train(ctx context.Context) error {
 		report(map[string]any{"reductions": o.Reductions, "hidden_percent": o.Percent()}, fmt.Sprintf("rank 0: %v", o))
 	}
 	return recorder.WriteFile(profile.RankPath(*trace, rank), rank)
+}
+
+// lap records what the host has done since a time, for the causes of gaps that goddp trace names. It returns the time now.
+func lap(recorder *profile.Recorder, what string, since time.Time) (now time.Time) {
+	now = time.Now()
+	recorder.Add(profile.Span{Track: profile.Host, Name: what, Begin: profile.At(since), End: profile.At(now)})
+	return now
 }
 
 // peak returns the largest amount of device memory that was in use at once, in MiB. It adds the buckets,
