@@ -101,7 +101,7 @@ func draw(job *timeline.Job, picture, merged string) error {
 	if err != nil {
 		return err
 	}
-	return stepplot.Save(picture, rows)
+	return stepplot.Save(picture, rows, job.Report().Straggler)
 }
 
 // expand replaces patterns by the names that match them. It keeps a pattern without a match, as shells do.

@@ -2,6 +2,7 @@
 package stepplot
 
 import (
+	"errors"
 	"fmt"
 	"image/color"
 	"slices"
@@ -42,15 +43,25 @@ const (
 	ofRank        = caption + compute + communication + below
 )
 
-// Save draws a step into a file whose name ends with .svg, .png or .pdf.
-func Save(path string, ranks []timeline.Row) error {
+// Save draws a step into a file whose name ends with .svg, .png or .pdf. Of many ranks it draws the first, and the straggler
+// if there is one.
+func Save(path string, ranks []timeline.Row, straggler *timeline.Straggler) error {
+	if !slices.ContainsFunc(ranks, func(r timeline.Row) bool { return len(r.Compute)+len(r.Communication) > 0 }) {
+		return errors.New("the step has no span to draw")
+	}
 	title := fmt.Sprintf("One training step of %d ranks", len(ranks))
 	switch n := len(ranks); {
 	case n == 1:
 		title = fmt.Sprintf("One training step of rank %d", ranks[0].Rank)
 	case n > mostRanks:
-		ranks = ranks[:mostRanks]
-		title += fmt.Sprintf(", of which %d are drawn", mostRanks)
+		isStraggler := func(r timeline.Row) bool { return straggler != nil && r.Rank == straggler.Rank }
+		last := max(mostRanks-1, slices.IndexFunc(ranks, isStraggler))
+		ranks = append(slices.Clone(ranks[:mostRanks-1]), ranks[last])
+		var drawn []string
+		for _, r := range ranks {
+			drawn = append(drawn, fmt.Sprint(r.Rank))
+		}
+		title += ", of which " + strings.Join(drawn, ", ") + " are drawn"
 	}
 	p := picture.New()
 	p.HideY()

@@ -18,7 +18,7 @@ func drawn(t *testing.T, ranks int, compute ...timeline.Span) string {
 		rows = append(rows, timeline.Row{Rank: r, Compute: compute})
 	}
 	path := filepath.Join(t.TempDir(), "step.svg")
-	if err := Save(path, rows); err != nil {
+	if err := Save(path, rows, &timeline.Straggler{Rank: 42}); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(path)
@@ -28,16 +28,25 @@ func drawn(t *testing.T, ranks int, compute ...timeline.Span) string {
 	return string(text)
 }
 
-// A box has its name if there is room for it. Names are text, whatever they are. A picture has a few ranks of many.
+// A box has its name if there is room for it. Names are text, whatever they are. A picture has a few ranks of many, and
+// the straggler.
 func TestNames(t *testing.T) {
 	ms := time.Millisecond
 	got := drawn(t, 100, timeline.Span{Name: "<script>", End: 90 * ms}, timeline.Span{Name: "optimizer", Begin: 90 * ms, End: 91 * ms},
 		timeline.Span{Name: "wait", Begin: 91 * ms, End: 100 * ms, IsWait: true})
-	for text, want := range map[string]int{"<script>": 0, "&lt;script&gt;": mostRanks, ">optimizer<": 0, ">rank 7<": 1, ">rank 8<": 0,
-		"of 100 ranks, of which 8 are drawn": 1, ">waits for it<": 1} {
+	for text, want := range map[string]int{"<script>": 0, "&lt;script&gt;": mostRanks, ">optimizer<": 0, ">rank 6<": 1, ">rank 7<": 0, ">rank 42<": 1,
+		"of 100 ranks, of which 0, 1, 2, 3, 4, 5, 6, 42 are drawn": 1, ">waits for it<": 1} {
 		if n := strings.Count(got, text); n != want {
 			t.Errorf("the picture has %q %d times, want %d", text, n, want)
 		}
+	}
+}
+
+// A step in which nothing is recorded is not drawn.
+func TestWithoutSpans(t *testing.T) {
+	err := Save(filepath.Join(t.TempDir(), "step.svg"), []timeline.Row{{}}, nil)
+	if err == nil || err.Error() != "the step has no span to draw" {
+		t.Errorf("got %v", err)
 	}
 }
 
