@@ -166,10 +166,12 @@ const (
 	apart     vg.Length = 14 // between two entries
 )
 
-// layout calls place with each entry's row and the begin of its line, in a picture of a width. It returns the number of rows.
+// layout calls place with each entry's row and the begin of its line, in a picture of a width. It shortens a text that has no
+// room in a row. It returns the number of rows.
 func (l Legend) layout(style draw.TextStyle, width vg.Length, place func(e Entry, row int, x vg.Length)) (rows int) {
 	x := vg.Length(0)
 	for _, e := range l {
+		e.Text = shortened(e.Text, style, width-e.Length-beforeIt)
 		needs := e.Length + beforeIt + style.Width(e.Text)
 		if x > 0 && x+needs > width {
 			rows, x = rows+1, 0
@@ -178,6 +180,15 @@ func (l Legend) layout(style draw.TextStyle, width vg.Length, place func(e Entry
 		x += needs + apart
 	}
 	return rows + 1
+}
+
+// shortened leaves out the middle of a text that is wider than there is room.
+func shortened(text string, style draw.TextStyle, room vg.Length) string {
+	all := []rune(text)
+	for n := len(all) - 1; n > 0 && style.Width(text) > room; n-- {
+		text = string(all[:(n+1)/2]) + "…" + string(all[len(all)-n/2:])
+	}
+	return text
 }
 
 // Height returns the height of the legend.

@@ -1,9 +1,28 @@
 package picture
 
 import (
+	"image/color"
 	"strings"
 	"testing"
+
+	"gonum.org/v1/plot/vg"
 )
+
+// A long text in a legend keeps its begin and its end. It has room in the row.
+func TestLegendOfLongText(t *testing.T) {
+	style := TextStyle(New(), color.Black)
+	legend := Legend{{Text: "run", Length: 10}, {Text: "begin" + strings.Repeat(" of a long name", 20) + " to its end", Length: 10}}
+	var texts []string
+	legend.layout(style, 300, func(e Entry, row int, x vg.Length) {
+		texts = append(texts, e.Text)
+		if right := x + e.Length + beforeIt + style.Width(e.Text); right > 300 {
+			t.Errorf("%q ends at %v", e.Text, right)
+		}
+	})
+	if got := texts[1]; texts[0] != "run" || !strings.HasPrefix(got, "begin of a ") || !strings.HasSuffix(got, " to its end") || !strings.Contains(got, "…") {
+		t.Errorf("the texts are %q", texts)
+	}
+}
 
 // Ticks stand at multiples of 1, 2 or 5, with labels that are short and tell them apart.
 func TestTicks(t *testing.T) {
