@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -50,19 +51,47 @@ Exit codes: 0 it is drawn; 1 a file cannot be read or written; 2 usage.
 		return usagef("want at least one file, got none")
 	}
 	var runs []*curve.Run
+	isNamed := map[string]bool{}
 	for _, path := range fs.Args() {
 		run, err := curve.Read(path)
 		if err != nil {
 			return err
 		}
+		isNamed[run.Name] = true
 		runs = append(runs, run)
 	}
-	for i, r := range runs[1:] {
-		if r.Name == runs[i].Name { // files of the same name in different folders
-			for k, path := range fs.Args() {
-				runs[k].Name = strings.TrimSuffix(path, filepath.Ext(path))
-			}
+	if len(isNamed) < len(runs) { // files of the same name in different folders
+		for i, name := range differences(fs.Args()) {
+			runs[i].Name = name
 		}
 	}
 	return curve.Save(out, runs, opts)
+}
+
+// differences returns paths without their extensions, and without the elements that all have at the begin or at the end.
+func differences(paths []string) (names []string) {
+	var all [][]string
+	for _, p := range paths {
+		all = append(all, strings.Split(filepath.ToSlash(strings.TrimSuffix(p, filepath.Ext(p))), "/"))
+	}
+	// drop removes an element of each, if it is the same in all and not the only one.
+	drop := func(at func(elements []string) int) (isDropped bool) {
+		for _, e := range all {
+			if len(e) == 1 || e[at(e)] != all[0][at(all[0])] {
+				return false
+			}
+		}
+		for i, e := range all {
+			all[i] = slices.Delete(e, at(e), at(e)+1)
+		}
+		return true
+	}
+	for drop(func([]string) int { return 0 }) {
+	}
+	for drop(func(elements []string) int { return len(elements) - 1 }) {
+	}
+	for _, e := range all {
+		names = append(names, strings.Join(e, "/"))
+	}
+	return names
 }
