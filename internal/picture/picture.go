@@ -32,7 +32,7 @@ const Width = 15 * vg.Centimeter
 func New() *plot.Plot {
 	plot.DefaultFont = font.Font{Typeface: "Liberation", Variant: "Sans"}
 	p := plot.New()
-	p.BackgroundColor = color.White
+	p.BackgroundColor = nil // that of the picture
 	p.Title.Padding = vg.Points(6)
 	p.X.Tick.Marker, p.Y.Tick.Marker = Ticks{}, Ticks{}
 	for _, axis := range []*plot.Axis{&p.X, &p.Y} {
@@ -46,6 +46,9 @@ func TextStyle(p *plot.Plot, colour color.Color) draw.TextStyle {
 	return draw.TextStyle{Font: font.From(plot.DefaultFont, 11), Handler: p.TextHandler, YAlign: draw.YCenter, Color: colour}
 }
 
+// style gives an SVG a background: white, or dark as that of GitHub's pages, with light text.
+const style = "<style>svg {background: #fff} @media (prefers-color-scheme: dark) {svg {background: #0d1117} svg > g {filter: invert(0.93) hue-rotate(180deg)}}</style>"
+
 // Save draws a picture, and below it a legend, into a file whose name ends with .svg, .png or .pdf. Nothing touches the edges.
 // An SVG is dark where the reader prefers that.
 func Save(path string, width, height vg.Length, legend Legend, paint func(c draw.Canvas)) error {
@@ -55,8 +58,10 @@ func Save(path string, width, height vg.Length, legend Legend, paint func(c draw
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	c := draw.New(canvas)
-	c.SetColor(color.White)
-	c.Fill(c.Rectangle.Path())
+	if filepath.Ext(path) != ".svg" {
+		c.SetColor(color.White)
+		c.Fill(c.Rectangle.Path())
+	}
 	paint(legend.Draw(draw.Crop(c, margin, -margin, margin, -margin)))
 	var text bytes.Buffer
 	if _, err := canvas.WriteTo(&text); err != nil {
@@ -66,7 +71,7 @@ func Save(path string, width, height vg.Length, legend Legend, paint func(c draw
 	if filepath.Ext(path) == ".svg" {
 		// Arial and Helvetica have the widths of Liberation Sans.
 		content = bytes.ReplaceAll(content, []byte("font-family:Liberation Sans;"), []byte("font-family:Liberation Sans,Arial,Helvetica,sans-serif;"))
-		content = bytes.Replace(content, []byte("<g "), []byte("<style>@media (prefers-color-scheme: dark) {svg > g {filter: invert(0.93) hue-rotate(180deg)}}</style>\n<g "), 1)
+		content = bytes.Replace(content, []byte("<g "), []byte(style+"\n<g "), 1)
 	}
 	return files.Write(path, 0o644, func(w io.Writer) error {
 		_, err := w.Write(content)
