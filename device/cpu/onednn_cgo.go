@@ -334,7 +334,10 @@ func openOneDNN() (*oneDNN, error) {
 	case sequential:
 		return d, nil
 	case openMP:
-		return d, find(symbols{"omp_get_max_threads": &c.max_threads, "omp_set_num_threads": &c.set_threads})
+		if err := find(symbols{"omp_get_max_threads": &c.max_threads, "omp_set_num_threads": &c.set_threads}); err != nil {
+			return nil, err
+		}
+		return d, nil
 	}
 	return nil, fmt.Errorf("%v is built for threads of kind %d, want OpenMP's", lib, c.runtime)
 }
