@@ -11,8 +11,8 @@
 // Elementwise kernels compute in the operands' type; exponentials and similar functions in float64,
 // rounded once. Sums, losses and softmax accumulate in float64. Large operands are divided among
 // Options.Threads goroutines, which end before the call returns. The division depends only on the shapes,
-// so results depend neither on scheduling nor on the number of threads. OpenBLAS's products are an
-// exception: they are reproducible only for a fixed number of threads.
+// so results depend neither on scheduling nor on the number of threads. OpenBLAS's products and oneDNN's
+// convolutions are exceptions: they are reproducible only for a fixed number of threads.
 //
 // # Vector instructions
 //
