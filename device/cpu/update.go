@@ -187,14 +187,15 @@ func (r adamWRule[T]) step(w, g []T, state [3][]T) {
 		return
 	}
 	for i, x := range w {
-		d := g[i] * r.unscale
+		// The conversions keep the compiler from fusing products and sums, which would give other bits than vectorAdamW.
+		d := T(g[i] * r.unscale)
 		if r.coupled != 0 {
-			d += r.coupled * x
+			d += T(r.coupled * x)
 		}
-		mean, variance := r.fresh1*d, r.fresh2*d*d
+		mean, variance := T(r.fresh1*d), T(r.fresh2*d*d)
 		if !r.first {
-			mean += r.beta1 * m[i]
-			variance += r.beta2 * v[i]
+			mean += T(r.beta1 * m[i])
+			variance += T(r.beta2 * v[i])
 		}
 		m[i], v[i] = mean, variance
 		if most != nil {
@@ -203,7 +204,7 @@ func (r adamWRule[T]) step(w, g []T, state [3][]T) {
 			}
 			most[i] = variance
 		}
-		w[i] = r.kept*x - r.rate*mean/(T(math.Sqrt(float64(variance)))*r.root+r.eps)
+		w[i] = T(r.kept*x) - r.rate*mean/(T(T(math.Sqrt(float64(variance)))*r.root)+r.eps)
 	}
 }
 

@@ -50,9 +50,16 @@ VECTOR float vector_largest(const float *x, long n) {
 	return most;
 }
 
-// The updates are compiled without FMA on amd64: so all processors compute the same bits as the plain kernel, and
-// replicas of a model stay equal if only some have AVX2.
-VECTOR static inline void adamw(struct adamw r, float *w, const float *g, float *m, float *v) {
+// The updates are compiled without FMA, whatever the flags: so all processors compute the same bits as the plain kernel,
+// and replicas of a model stay equal if only some have AVX2.
+#ifdef __clang__
+#pragma STDC FP_CONTRACT OFF
+#define EXACT VECTOR
+#else // gcc ignores the pragma
+#define EXACT VECTOR __attribute__((optimize("fp-contract=off")))
+#endif
+
+EXACT static inline void adamw(struct adamw r, float *w, const float *g, float *m, float *v) {
 	wide x, d, mean, variance;
 	memcpy(&x, w, sizeof x);
 	memcpy(&d, g, sizeof d);
@@ -67,7 +74,7 @@ VECTOR static inline void adamw(struct adamw r, float *w, const float *g, float 
 	memcpy(v, &variance, sizeof variance);
 }
 
-VECTOR void vector_adamw(struct adamw r, float *w, const float *g, float *m, float *v, long n) {
+EXACT void vector_adamw(struct adamw r, float *w, const float *g, float *m, float *v, long n) {
 	for (; n >= WIDE; n -= WIDE, w += WIDE, g += WIDE, m += WIDE, v += WIDE)
 		adamw(r, w, g, m, v);
 	if (n > 0) {
