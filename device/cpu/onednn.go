@@ -24,7 +24,7 @@ type oneDNNOnce struct {
 func (o *oneDNNOnce) open() *oneDNN {
 	o.once.Do(func() {
 		var err error
-		switch o.lib, err = openOneDNN(); {
+		switch o.lib, err = openOneDNN(o.log); {
 		case err != nil:
 			o.log.Warn("cpu: convolutions run in goddp's own kernels, several times slower than in oneDNN",
 				"remedy", installHint(needsOneDNN), "cause", err)
@@ -156,7 +156,7 @@ func (c convolution) part(i, images, j, channels int) (p convolution, at [4]int)
 }
 
 // errUnable means that oneDNN has no code for a convolution.
-var errUnable = errors.New("oneDNN does not implement it")
+var errUnable = errors.New("oneDNN has no code for it")
 
 // convolve computes a convolution or one of its gradients in oneDNN: `of` says which of the operands x, w and y it
 // accumulates. It returns errUnable if the kernels of this package must compute it.

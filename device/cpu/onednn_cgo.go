@@ -9,7 +9,7 @@ package cpu
 // These are oneDNN's declarations, of its versions 2 and 3. A memory descriptor (md) says where the elements of a
 // tensor lie; a primitive descriptor (pd) says how a primitive computes.
 enum {
-	ok, unimplemented = 3,
+	ok, out_of_memory, unimplemented = 3,
 	f32 = 3, any = 1, direct = 1, forward_training = 64, scratchpad_mode_user = 1, exec_arg_md = 255, in_order = 1,
 	ARG_FROM = 1, ARG_TO = 17, ARG_SRC = 1, ARG_DST = 17, ARG_WEIGHTS = 33, ARG_BIAS = 41, ARG_SCRATCHPAD = 80,
 	ARG_DIFF_SRC = 129, ARG_DIFF_DST = 145, ARG_DIFF_WEIGHTS = 161,
@@ -189,6 +189,7 @@ static int fill_plan(const library *l, const problem *q, plan *p, descriptor *us
 static int make_plan(const library *l, const problem *q, plan **to) {
 	descriptor md[2 * operands + 1] = {0};
 	plan *p = calloc(1, sizeof *p);
+	if (!p) return out_of_memory;
 	int before = one_thread(l);
 	int r = fill_plan(l, q, p, md, md + operands, md + 2 * operands);
 	restore_threads(l, before);
@@ -249,6 +250,7 @@ import "C"
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"runtime"
 	"sync"
@@ -262,6 +264,9 @@ import (
 type oneDNN struct {
 	lib   *dl.Library
 	calls *C.library // in C's memory
+	log   *slog.Logger
+
+	refused sync.Once // logs the first error of making a plan
 
 	mu    sync.Mutex
 	plans map[convolution]*convPlan
@@ -270,7 +275,7 @@ type oneDNN struct {
 func (d *oneDNN) String() string { return d.lib.String() }
 
 // openOneDNN loads oneDNN. It returns nil if the user does not want it.
-func openOneDNN() (*oneDNN, error) {
+func openOneDNN(log *slog.Logger) (*oneDNN, error) {
 	if os.Getenv(jobenv.OneDNNVar) == "none" {
 		return nil, nil
 	}
@@ -278,7 +283,7 @@ func openOneDNN() (*oneDNN, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &oneDNN{lib: lib, calls: (*C.library)(C.calloc(1, C.sizeof_library)), plans: map[convolution]*convPlan{}}
+	d := &oneDNN{lib: lib, log: log, calls: (*C.library)(C.calloc(1, C.sizeof_library)), plans: map[convolution]*convPlan{}}
 	c := d.calls
 	type symbols map[string]**[0]byte
 	find := func(of symbols) error {
@@ -365,7 +370,10 @@ func (d *oneDNN) plan(c convolution) (*convPlan, error) {
 			runtime.AddCleanup(p, func(c *C.plan) { C.destroy_plan(calls, c) }, p.c) // without d, which holds p
 		case C.unimplemented:
 		default:
-			return nil, fmt.Errorf("cpu: oneDNN makes no code for a convolution of %v: error %d", c.sizes(), code)
+			d.refused.Do(func() {
+				d.log.Warn("cpu: a convolution runs in goddp's own kernels, because oneDNN failed to make code for it",
+					"sizes", c.sizes(), "error", int(code))
+			})
 		}
 		if len(d.plans) == mostPlans {
 			clear(d.plans)

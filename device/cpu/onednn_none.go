@@ -4,6 +4,7 @@ package cpu
 
 import (
 	"errors"
+	"log/slog"
 	"runtime"
 )
 
@@ -13,7 +14,7 @@ type oneDNN struct{}
 type convPlan struct{ size int }
 
 // openOneDNN fails, because opening a shared library needs cgo. On other processors oneDNN has not been measured.
-func openOneDNN() (*oneDNN, error) {
+func openOneDNN(*slog.Logger) (*oneDNN, error) {
 	if runtime.GOARCH != "amd64" {
 		return nil, nil
 	}
