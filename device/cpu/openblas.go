@@ -43,9 +43,6 @@ import (
 // loading serializes the loading of OpenBLAS, which reads the environment.
 var loading sync.Mutex
 
-// coreVar is the variable in which OpenBLAS finds the name of a kind of processor. It computes with the kernels for it.
-const coreVar = "OPENBLAS_CORETYPE"
-
 // openBLAS loads OpenBLAS and sets its number of threads in this process. It does not try other CBLAS
 // libraries: the reference library is slower than gonum, and the others set threads differently.
 //
@@ -55,16 +52,17 @@ const coreVar = "OPENBLAS_CORETYPE"
 func openBLAS(threads int) (blas, error) {
 	loading.Lock()
 	defer loading.Unlock()
-	o, err := loadOpenBLAS(threads)
-	if core := bestCore(); err == nil && o.core == "Prescott" && core != "" && os.Getenv(coreVar) == "" {
+	o, err := loadOpenBLAS()
+	if core := bestCore(); err == nil && o.core == "Prescott" && core != "" && os.Getenv(jobenv.CoreVar) == "" {
 		o.lib.Close()
-		os.Setenv(coreVar, core)
-		defer os.Unsetenv(coreVar)
-		o, err = loadOpenBLAS(threads)
+		os.Setenv(jobenv.CoreVar, core)
+		defer os.Unsetenv(jobenv.CoreVar)
+		o, err = loadOpenBLAS()
 	}
 	if err != nil {
 		return nil, err
 	}
+	C.call_set_threads(o.setThreads, C.int(threads))
 	return o, nil
 }
 
@@ -80,27 +78,21 @@ func bestCore() string {
 	return ""
 }
 
-func loadOpenBLAS(threads int) (*openblas, error) {
-	lib, err := dl.Open(dl.Search{
-		Name:  "OpenBLAS",
-		Env:   jobenv.OpenBLASVar,
-		Files: []string{"libopenblas.so.0", "libopenblas.so", "libopenblas.dylib"},
-		Dirs:  []string{"/opt/homebrew/opt/openblas/lib", "/usr/local/opt/openblas/lib"},
-	})
+func loadOpenBLAS() (*openblas, error) {
+	lib, err := dl.Open(dl.OpenBLAS(jobenv.OpenBLASVar))
 	if err != nil {
 		return nil, err
 	}
 	o := &openblas{lib: lib}
-	var setThreads, coreName unsafe.Pointer
+	var coreName unsafe.Pointer
 	for name, f := range map[string]*unsafe.Pointer{
 		"cblas_sgemm": &o.sgemm, "cblas_dgemm": &o.dgemm,
-		"openblas_set_num_threads": &setThreads, "openblas_get_corename": &coreName,
+		"openblas_set_num_threads": &o.setThreads, "openblas_get_corename": &coreName,
 	} {
 		if *f, err = lib.Lookup(name); err != nil {
 			return nil, err
 		}
 	}
-	C.call_set_threads(setThreads, C.int(threads))
 	o.core = C.GoString(C.call_corename(coreName))
 	return o, nil
 }
@@ -110,6 +102,7 @@ type openblas struct {
 	lib          *dl.Library
 	core         string // the processor for which the library's kernels are
 	sgemm, dgemm unsafe.Pointer
+	setThreads   unsafe.Pointer
 }
 
 func (o *openblas) String() string { return fmt.Sprintf("%v for %s", o.lib, o.core) }

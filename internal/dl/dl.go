@@ -17,7 +17,7 @@ type Search struct {
 	// no other place.
 	Env string
 	// Files are the library's file names, the preferred one first: "libopenblas.so.0",
-	// "libopenblas.so".
+	// "libopenblas.so". In Dirs they may be patterns of [filepath.Glob]; the loader's path has none.
 	Files []string
 	// Dirs are folders, as patterns of [filepath.Glob], which Open tries after the loader's path.
 	Dirs []string
@@ -92,7 +92,7 @@ func (s Search) places() []string {
 			return []string{path}
 		}
 	}
-	places := append([]string(nil), s.Files...)
+	places := slices.DeleteFunc(slices.Clone(s.Files), func(file string) bool { return strings.Contains(file, "*") })
 	for _, dir := range s.Dirs {
 		for _, file := range s.Files {
 			found, err := filepath.Glob(filepath.Join(dir, file))

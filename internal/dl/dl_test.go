@@ -65,9 +65,9 @@ func TestOpenLoaderPath(t *testing.T) {
 	}
 }
 
-// The error lists every place. If the variable is set, its value is the only place.
+// The error lists every place. The loader gets no pattern as a name. If the variable is set, its value is the only place.
 func TestNotFound(t *testing.T) {
-	s := Search{Name: "Answer", Env: "DL_TEST_ANSWER", Files: []string{"libanswer-a.so", "libanswer-b.so"}, Dirs: []string{"/nonexistent"}}
+	s := Search{Name: "Answer", Env: "DL_TEST_ANSWER", Files: []string{"libanswer-a.so", "libanswer-b.so.*"}, Dirs: []string{"/nonexistent"}}
 	_, err := Open(s)
 	var missing *NotFoundError
 	if !errors.As(err, &missing) {
@@ -80,11 +80,11 @@ func TestNotFound(t *testing.T) {
 			t.Errorf("%s: no reason", tried.Place)
 		}
 	}
-	want := "libanswer-a.so libanswer-b.so /nonexistent/libanswer-a.so /nonexistent/libanswer-b.so"
+	want := "libanswer-a.so /nonexistent/libanswer-a.so /nonexistent/libanswer-b.so.*"
 	if got := strings.Join(places, " "); got != want {
 		t.Errorf("tried %s, want %s", got, want)
 	}
-	if want := "Answer was not found (DL_TEST_ANSWER can name it): no libanswer-a.so or libanswer-b.so on the loader's path, /nonexistent"; err.Error() != want {
+	if want := "Answer was not found (DL_TEST_ANSWER can name it): no libanswer-a.so or libanswer-b.so.* on the loader's path, /nonexistent"; err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
 

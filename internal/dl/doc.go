@@ -5,5 +5,6 @@
 // tries the file names on the loader's path, and then in the Search's folders. Without cgo, opening
 // fails.
 //
-// Libraries are never closed, because their code may be running on any thread.
+// Libraries stay open, because their code may be running on any thread. Only a caller that has not started work in a
+// library may close it.
 package dl

@@ -30,8 +30,9 @@
 //	GODDP_NO_SMALL_ALLREDUCE        on or off, off
 //	GODDP_HOST_ID                   text, the host's own id
 //	GODDP_LIBCUDA and other LIB*,   file, on the loader's path or where NVIDIA's packages have it
-//	GODDP_OPENBLAS, GODDP_ONEDNN
+//	GODDP_OPENBLAS, GODDP_ONEDNN    GODDP_ONEDNN and GODDP_LIBCUDNN may be none
 //	OMP_NUM_THREADS                 number, the rank's share of the cores
+//	OPENBLAS_CORETYPE               OpenBLAS's name of a processor, the best one that this processor can be
 //
 // # A job
 //

@@ -25,6 +25,8 @@ const (
 	ShutdownTimeoutVar = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 	// ThreadsVar is the number of threads by which users, launchers and libraries let a process compute.
 	ThreadsVar = "OMP_NUM_THREADS"
+	// CoreVar is OpenBLAS's name of a kind of processor. OpenBLAS computes with the kernels for it.
+	CoreVar = "OPENBLAS_CORETYPE"
 	// GPUsVar lists the GPUs that CUDA lets a process see.
 	GPUsVar = "CUDA_VISIBLE_DEVICES"
 )

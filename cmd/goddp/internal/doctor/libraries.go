@@ -38,7 +38,7 @@ const (
 // sees, and the bus id of the rank's GPU. If GODDP_DEVICE is cpu, or the host has no GPU and GODDP_DEVICE does not
 // select one, there are no bus ids, and the list of libraries contains only OpenBLAS and oneDNN.
 func (f *Facts) readLibraries(localRank int) {
-	blas := version("OpenBLAS", dl.Search{Name: "OpenBLAS", Env: jobenv.OpenBLASVar, Files: []string{"libopenblas.so.0", "libopenblas.so"}},
+	blas := version("OpenBLAS", dl.OpenBLAS(jobenv.OpenBLASVar),
 		"openblas_get_config", func(f unsafe.Pointer) (string, error) {
 			words := strings.Fields(C.GoString(C.call_text(f))) // "OpenBLAS 0.3.21 DYNAMIC_ARCH ..."
 			if len(words) < 2 {
