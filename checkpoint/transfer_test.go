@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 	"strings"
 	"testing"
 
@@ -112,20 +113,34 @@ func TestTransfer(t *testing.T) {
 	}
 }
 
-// dying is the backend of a source that is lost when it has sent a part of the state.
-type dying struct{ backend.Backend }
+// dying is a backend whose source is lost when the receivers have begun to receive the state.
+type dying struct {
+	backend.Backend
+	receivers *sync.WaitGroup // those that have not begun to receive
+	begin     *sync.Once      // of this rank
+}
 
 func (d dying) Start(c *backend.Call) (backend.Task, error) {
-	if c.Name == "state" && !c.Calls[0].Src.IsZero() {
-		d.Backend.Abort(errors.New("the source is lost"))
+	if c.Name != "state" {
+		return d.Backend.Start(c)
 	}
+	if !c.Calls[0].Src.IsZero() {
+		d.receivers.Wait()
+		d.Backend.Abort(errors.New("the source is lost"))
+		return d.Backend.Start(c)
+	}
+	defer d.begin.Do(d.receivers.Done)
 	return d.Backend.Start(c)
 }
 
 // If the source is lost during the transfer, a rank that lags keeps its consistent state, and a rank without one is
 // not taken for consistent.
 func TestTransferFromARankThatIsLost(t *testing.T) {
-	o := commtest.WrapBackend(&comm.Options{ErrorMode: comm.CleanUpOnly}, func(b backend.Backend) backend.Backend { return dying{b} })
+	var receivers sync.WaitGroup
+	receivers.Add(2)
+	o := commtest.WrapBackend(&comm.Options{ErrorMode: comm.CleanUpOnly}, func(b backend.Backend) backend.Backend {
+		return dying{b, &receivers, new(sync.Once)}
+	})
 	commtest.OnGoroutines(t, 3, o, func(pg *comm.ProcessGroup) error {
 		steps := []int{2, 1, 0}[pg.Rank()]
 		h, err := newReplica(pg.Device(), pg.Rank(), steps, wide, false)
