@@ -60,3 +60,35 @@ func TestSource(t *testing.T) {
 		t.Errorf("an operation returned %v", err)
 	}
 }
+
+// filler is a gradsink.Source of memory that it shares with other Sources. It fills the memory before each use.
+type filler struct {
+	w     *autograd.Variable
+	value float64
+}
+
+func (f filler) Use(uint64, bool) error {
+	dev := f.w.Device()
+	return dev.Kernels().Fill(dev.Compute(), f.w.Tensor(), f.value)
+}
+func (filler) Read(string) {}
+
+// Linears reads each weight before its memory gets the values of the next one.
+func TestLinearsOfSources(t *testing.T) {
+	dev := newDevice(t)
+	x := autograd.FromSlice(dev, []float64{1, 1}, 1, 2)
+	var weights []*autograd.Variable
+	for i := range 2 {
+		w := autograd.FromSlice(dev, []float64{0, 0}, 1, 2)
+		if i > 0 {
+			gradsink.Rebind(w, weights[0].Tensor())
+		}
+		gradsink.SetSource(w, filler{w, float64(i + 1)})
+		weights = append(weights, w)
+	}
+	for i, y := range autograd.Linears(x, weights, make([]*autograd.Variable, 2)) {
+		if got, want := y.Item(), float64(2*(i+1)); got != want {
+			t.Errorf("product with weight %d: %v, want %v", i, got, want)
+		}
+	}
+}

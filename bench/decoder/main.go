@@ -114,10 +114,11 @@ func run(ctx context.Context) error {
 	return err
 }
 
-func random(n int) []int64 {
+// random returns n random tokens, the same in each run.
+func random(r *rand.Rand, n int) []int64 {
 	ids := make([]int64, n)
 	for i := range ids {
-		ids[i] = rand.Int64N(int64(*vocab))
+		ids[i] = r.Int64N(int64(*vocab))
 	}
 	return ids
 }
@@ -131,8 +132,9 @@ type batch struct {
 // batches yields batches without end.
 func batches(ctx context.Context, pg *comm.ProcessGroup) (iter.Seq2[batch, error], error) {
 	if *documents == "" {
+		r := rand.New(rand.NewPCG(1, uint64(pg.Rank())))
 		row := func() *autograd.Variable {
-			return autograd.FromSlice(pg.Device(), random(*rows**length), *rows, *length).Retain()
+			return autograd.FromSlice(pg.Device(), random(r, *rows**length), *rows, *length).Retain()
 		}
 		b := batch{[]*autograd.Variable{row(), row()}, *rows * *length}
 		return func(yield func(batch, error) bool) {
@@ -299,9 +301,9 @@ func (r *result) decode(ctx context.Context, m *decoder.Model) error {
 	if err != nil {
 		return err
 	}
-	prompts := make([][]int, *rows)
+	prompts, draws := make([][]int, *rows), rand.New(rand.NewPCG(1, 0))
 	for i := range prompts {
-		for _, id := range random(*length) {
+		for _, id := range random(draws, *length) {
 			prompts[i] = append(prompts[i], int(id))
 		}
 	}
