@@ -128,11 +128,12 @@ func underAttack(t *testing.T, a *attacker, o host.Options) []*backendtest.Rank 
 var withSecret = host.Options{Member: store.Member{Secret: theSecret}}
 
 // Somebody changes bytes that rank 1 sends to rank 0. Both ranks fail at once, and the errors name the
-// other rank and say what happened.
+// other rank and say what happened. The bytes are in the middle of the half that rank 0 reduces: without the rest of it,
+// rank 0 cannot send what rank 1 needs to end.
 func TestAlteredBytesAreNoticed(t *testing.T) {
 	for name, alter := range attacks {
 		t.Run(name, func(t *testing.T) {
-			ranks := underAttack(t, newAttacker(t, 1<<19, alter), withSecret)
+			ranks := underAttack(t, newAttacker(t, 1<<18, alter), withSecret)
 			for r, err := range outcomes(t, ranks, func(int) *backend.Call { return reduceCall(1 << 18) }) {
 				checkAltered(t, r, err)
 			}
