@@ -23,7 +23,7 @@ func trace(args []string) error {
 	fs.StringVar(&picture, "svg", "", "draw the step of median length into this `file`, .svg, .png or .pdf, instead")
 	fs.StringVar(&merged, "merge", "", "write the traces of all ranks, on one clock, into this `file` for Perfetto, instead")
 	fs.BoolVar(&kernels, "kernels", false, "print all kernels, not only those that take the most")
-	fs.BoolVar(&asJSON, "json", false, "print the report as a JSON object, with times in nanoseconds")
+	fs.BoolVar(&asJSON, "json", false, "print the report, or the comparison, as a JSON object with times in nanoseconds")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
 			fmt.Fprintf(stdout, `Say where the time of a training step went: on each rank, and for the job.
@@ -60,8 +60,8 @@ Exit codes: 0 it is printed; 1 a file cannot be read or written; 2 usage.
 	if fs.NArg() == 0 {
 		return usagef("want at least one file, got none")
 	}
-	if (picture != "" || merged != "") && (asJSON || len(before) > 0) || asJSON && len(before) > 0 {
-		return usagef("want one of --json, --before, and --svg or --merge")
+	if (picture != "" || merged != "") && (asJSON || len(before) > 0) {
+		return usagef("--svg and --merge write files instead of a report: want them without --json and --before")
 	}
 	job, err := timeline.Read(fs.Args()...)
 	if err != nil {
@@ -70,20 +70,20 @@ Exit codes: 0 it is printed; 1 a file cannot be read or written; 2 usage.
 	if picture != "" || merged != "" {
 		return draw(job, picture, merged)
 	}
-	report := job.Report()
-	switch {
-	case asJSON:
+	var report interface{ Text(allKernels bool) string } = job.Report()
+	if len(before) > 0 {
+		old, err := timeline.Read(expand(before)...)
+		if err != nil {
+			return err
+		}
+		if report, err = timeline.Compare(old.Report(), job.Report()); err != nil {
+			return err
+		}
+	}
+	if asJSON {
 		return json.NewEncoder(stdout).Encode(report)
-	case len(before) == 0:
-		fmt.Fprint(stdout, report.Text(kernels))
-		return nil
 	}
-	old, err := timeline.Read(expand(before)...)
-	if err != nil {
-		return err
-	}
-	text, err := timeline.Compare(old.Report(), report, kernels)
-	fmt.Fprint(stdout, text)
+	_, err = fmt.Fprint(stdout, report.Text(kernels))
 	return err
 }
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"math"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -148,70 +147,6 @@ func (r *Report) writeGaps(text io.Writer) {
 		}
 		fmt.Fprintln(text)
 	}
-}
-
-// Compare returns a text that says what takes more or less time after a change than before. It has all kernels or those
-// that have changed the most. The times of steps cannot be compared with those of a whole trace: that is an error.
-func Compare(before, after *Report, allKernels bool) (string, error) {
-	if (before.Ranks[0].Steps == 0) != (after.Ranks[0].Steps == 0) {
-		return "", fmt.Errorf("before: %s; after: %s: want whole steps in both or in none", before.scope(), after.scope())
-	}
-	var text strings.Builder
-	fmt.Fprintf(&text, "Before: %s; after: %s. Times in milliseconds%s, as a mean of the ranks:\n", before.scope(), after.scope(), after.perStep())
-	w := newTable(&text)
-	fmt.Fprint(w, "before\tafter\tchange\t\t\n")
-	line := func(before, after time.Duration, name string) {
-		part := "new"
-		if before > 0 {
-			part = fmt.Sprintf("%+.1f%%", 100*(float64(after)/float64(before)-1))
-		} else if after == 0 {
-			part = ""
-		}
-		fmt.Fprintf(w, "%s\t%s\t%+.3f\t%s\t  %s\n", milliseconds(before), milliseconds(after), float64(after-before)/1e6, part, name)
-	}
-	b, a := before.Mean, after.Mean
-	line(b.Total, a.Total, "time")
-	line(b.Compute, a.Compute, "compute")
-	line(b.Exposed, a.Exposed, "exposed communication")
-	line(b.Copies, a.Copies, "copies")
-	line(b.Idle, a.Idle, "idle")
-	line(b.Communication, a.Communication, "communication, hidden or exposed")
-	line(b.Waiting, a.Waiting, "of it waiting for the last rank")
-	w.Flush()
-
-	type change struct {
-		name          string
-		before, after time.Duration
-	}
-	at := map[string]*change{}
-	var all []*change
-	of := func(name string) *change {
-		if at[name] == nil {
-			at[name] = &change{name: name}
-			all = append(all, at[name])
-		}
-		return at[name]
-	}
-	for _, k := range before.Kernels {
-		of(k.Name).before = k.Took
-	}
-	for _, k := range after.Kernels {
-		of(k.Name).after = k.Took
-	}
-	slices.SortStableFunc(all, func(a, b *change) int {
-		return cmp.Compare(math.Abs(float64(b.after-b.before)), math.Abs(float64(a.after-a.before)))
-	})
-	if !allKernels {
-		all = all[:min(len(all), mostKernels)]
-	}
-	fmt.Fprint(&text, "\nWhat has changed the most:\n")
-	w = newTable(&text)
-	fmt.Fprint(w, "before\tafter\tchange\t\t  name\n")
-	for _, c := range all {
-		line(c.before, c.after, c.name)
-	}
-	w.Flush()
-	return text.String(), nil
 }
 
 func newTable(out io.Writer) *tabwriter.Writer {

@@ -332,11 +332,15 @@ What has changed the most:
    0.000  0.010  +0.010      new  fused_relu
    0.010  0.010  +0.000    +0.0%  sgd
 `
-	if got, err := Compare(before, after, false); got != want || err != nil {
-		t.Errorf("got\n%s (%v)\nwant\n%s", got, err, want)
+	c, err := Compare(before, after)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Text(false); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	steps := reportOf(t, writeTrace(t, "0 compute 0 100 forward", "0 compute 100 150 optimizer"))
-	if _, err := Compare(before, steps, false); err == nil || !strings.Contains(err.Error(), "before: 1 rank, no whole step; after: 1 rank, 1 step: want whole steps in both or in none") {
+	if _, err := Compare(before, steps); err == nil || !strings.Contains(err.Error(), "before: 1 rank, no whole step; after: 1 rank, 1 step: want whole steps in both or in none") {
 		t.Errorf("with steps and without: %v", err)
 	}
 }
