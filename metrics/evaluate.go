@@ -12,14 +12,18 @@ import (
 // Accuracy returns the fraction of samples that model classifies correctly, over the batches of one epoch on
 // all ranks. model maps the first field of a batch to logits [n classes]; the second field is the labels [n].
 // The model is in evaluation mode during the call; afterwards each layer's mode is restored. No gradients are
-// recorded. The epoch is complete, even if the loader was resumed within it ([data.Loader.Resume]), and the
-// loader keeps its position. Each sample counts as often as the loader returns it with a Weight: with data.Uneven that is
-// once, and also with data.Pad and a GlobalBatch, with which all ranks have the same number of batches. Stage 3 of package
-// ddp/zero needs that. All ranks must call Accuracy. They get the same number, NaN if there are no samples.
+// recorded. The epoch is complete, even if the loader was resumed within it ([data.Loader.Resume]), and
+// [data.Loader.Position] stays.
+//
+// A sample counts each time that the loader returns it with a Weight. With data.Uneven that is once; also with data.Pad and
+// a GlobalBatch, which gives all ranks the same number of batches, as stage 3 of package ddp/zero needs.
+//
+// All ranks must call Accuracy. They get the same number, NaN if there are no samples.
 func Accuracy(ctx context.Context, pg *comm.ProcessGroup, model nn.Module, loader *data.Loader) (float64, error) {
 	defer nn.Eval(model)()
 	correct, seen := 0, 0
-	for b, err := range loader.EpochFrom(ctx, data.Position{}) {
+	own := *loader // its position moves, that of loader does not
+	for b, err := range own.EpochFrom(ctx, data.Position{}) {
 		if err != nil {
 			return 0, err
 		}
@@ -46,7 +50,8 @@ func Accuracy(ctx context.Context, pg *comm.ProcessGroup, model nn.Module, loade
 func Loss(ctx context.Context, pg *comm.ProcessGroup, model nn.Model, loader *data.Loader, sum func(b *data.Batch) *autograd.Variable) (float64, error) {
 	defer nn.Eval(model)()
 	total, labels := 0.0, 0
-	for b, err := range loader.EpochFrom(ctx, data.Position{}) {
+	own := *loader // its position moves, that of loader does not
+	for b, err := range own.EpochFrom(ctx, data.Position{}) {
 		if err != nil {
 			return 0, err
 		}

@@ -28,8 +28,8 @@ func (m *watched) Forward(x *autograd.Variable) *autograd.Variable {
 }
 
 // Over 3 ranks, each of 7 samples counts once, even if the loader's position is within the epoch, and also with equally
-// many batches on each rank. During the call the
-// model is in evaluation mode. Afterwards each layer has its old mode and the loader its old position.
+// many batches on each rank. During the call the model is in evaluation mode. Afterwards each layer has its old mode and the
+// loader its old position.
 func TestAccuracy(t *testing.T) {
 	fields := []data.Field{{DType: device.Float32, Shape: device.Shape{2}}, {DType: device.Int64}}
 	set := data.Each(7, fields, func(i int, dst []device.Tensor) error {
@@ -43,7 +43,8 @@ func TestAccuracy(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if err := loader.Resume(data.Position{Sample: 6}); err != nil {
+		resumed := data.Position{Sample: 6}
+		if err := loader.Resume(resumed); err != nil {
 			return err
 		}
 		model := &watched{w: autograd.Scalar(pg.Device(), 1).RequireGrad()}
@@ -67,6 +68,9 @@ func TestAccuracy(t *testing.T) {
 		if model.trained || model.recorded || !model.Training() || frozen.Training() {
 			return fmt.Errorf("in training mode: %v, recorded: %v, in training mode afterwards: %v, its layer in evaluation mode: %v",
 				model.trained, model.recorded, model.Training(), frozen.Training())
+		}
+		if p := loader.Position(); p != resumed {
+			return fmt.Errorf("the loader is at %+v afterwards, want %+v", p, resumed)
 		}
 		left := 0
 		for _, err := range loader.Epoch(t.Context(), 0) {

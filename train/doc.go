@@ -67,10 +67,9 @@
 // # What Run leaves
 //
 // Run changes the learning rates, the gradients, and the state of the model and the optimizer. When it ends, it
-// restores the optimizer's learning rates. [Accuracy] restores the mode of each layer. A loader that Run
-// or Accuracy reads keeps its position. Two things stay after Run: the device's recorder keeps the spans of a
-// trace, and the first SIGTERM or SIGINT still asks the ranks to stop instead of ending the process
-// ([github.com/goddp/goddp/comm.ProcessGroup.StopRequested]).
+// restores the optimizer's learning rates. [Accuracy] restores the mode of each layer, and leaves its loader's position.
+// Two things stay after Run: the device's recorder keeps the spans of a trace, and the first SIGTERM or SIGINT still asks
+// the ranks to stop instead of ending the process ([github.com/goddp/goddp/comm.ProcessGroup.StopRequested]).
 //
 // # Stopping
 //
