@@ -30,7 +30,8 @@ type Config struct {
 	Repeat int // number of measurements
 	Checks int // number of calls after the measurements, whose results are checked
 
-	// Graphs, if it is not 0, captures Iters calls in a CUDA graph, and is how often a measurement launches it.
+	// Graphs is the number of times that a measurement launches a CUDA graph of Iters calls; 0: it makes the calls without
+	// a graph.
 	Graphs int
 
 	// Private allocates memory from the device, as for a program's own tensors, instead of
@@ -216,15 +217,14 @@ func (c *call) time(ctx context.Context) (time.Duration, error) {
 	if _, err := c.calls(ctx, c.Warmup); err != nil {
 		return 0, err
 	}
-	run, calls := c.calls, c.Iters
+	calls, run := c.Iters, func() (time.Duration, error) { return c.calls(ctx, c.Iters) }
 	if c.Graphs > 0 {
 		graph, err := c.capture(ctx)
 		if err != nil {
 			return 0, err
 		}
 		defer graph.Close()
-		run = func(ctx context.Context, _ int) (time.Duration, error) { return c.launches(ctx, graph) }
-		calls *= c.Graphs
+		calls, run = c.Graphs*c.Iters, func() (time.Duration, error) { return c.replay(ctx, graph) }
 	}
 	times := make([]time.Duration, c.Repeat)
 	for i := range times {
@@ -233,7 +233,7 @@ func (c *call) time(ctx context.Context) (time.Duration, error) {
 				return 0, err
 			}
 		}
-		took, err := run(ctx, c.Iters)
+		took, err := run()
 		if err != nil {
 			return 0, err
 		}
@@ -269,8 +269,8 @@ func (c *call) capture(ctx context.Context) (*capture.Step, error) {
 	})
 }
 
-// launches launches the graph Graphs times and waits for the last launch.
-func (c *call) launches(ctx context.Context, graph *capture.Step) (time.Duration, error) {
+// replay replays the captured calls Graphs times and waits for the last replay.
+func (c *call) replay(ctx context.Context, graph *capture.Step) (time.Duration, error) {
 	start := time.Now()
 	for range c.Graphs {
 		if err := graph.Replay(); err != nil {
