@@ -14,9 +14,9 @@ import (
 // bar is a line on a terminal, which is redrawn in place.
 type bar struct {
 	out           io.Writer
-	columns       int    // the greatest number of characters of the line
-	before, after string // what makes the terminal redraw the line
-	values        string // what was logged last, as describe returns it
+	columns       int      // the greatest number of characters of the line
+	before, after string   // what makes the terminal redraw the line
+	values        []string // what was logged last, as describe returns it
 
 	isDrawn    bool
 	width      int // the width of the line that is there; 0: none
@@ -72,12 +72,12 @@ func (b *bar) draw(now time.Time, steps, of int) {
 
 // line returns the line: the bar, and as many of the numbers as there is room for.
 func (b *bar) line(steps, of int) string {
-	text := b.values
-	if left := float64(of-steps) / b.rate; left > 0 && b.rate > 0 {
-		text = fmt.Sprintf("  %v left", time.Duration(left*float64(time.Second)).Round(time.Second)) + text
-	}
+	var items []string
 	if b.rate > 0 {
-		text = describe([]Value{V("steps_per_second", b.rate)}) + text
+		items = append(items, rate(b.rate, "steps"))
+		if steps < of {
+			items = append(items, left(time.Duration(float64(of-steps)/b.rate*float64(time.Second))))
+		}
 	}
 	line := fmt.Sprintf("step %d", steps)
 	if of > 0 {
@@ -85,16 +85,22 @@ func (b *bar) line(steps, of int) string {
 		done := min(steps*cells/of, cells)
 		line = fmt.Sprintf("%3d%% [%s%s] %d/%d", steps*100/of, strings.Repeat("=", done), strings.Repeat(" ", cells-done), steps, of)
 	}
-	for item := range strings.SplitSeq(text, "  ") {
-		if item != "" && len(line)+2+len(item) <= b.columns {
+	for _, item := range append(items, b.values...) {
+		if len(line)+2+len(item) <= b.columns {
 			line += "  " + item
 		}
 	}
 	return line[:min(len(line), b.columns)]
 }
 
-// interrupt writes a line that stays.
-func (b *bar) interrupt(line string) {
+// note writes a line that stays above the bar. The time since the bar was drawn does not count for its rate.
+func (b *bar) note(now time.Time, steps int, line string) {
+	b.keep(line)
+	b.drawnAt, b.drawnSteps = now, steps
+}
+
+// keep writes a line that stays, in the place of the bar.
+func (b *bar) keep(line string) {
 	fmt.Fprintf(b.out, "%s%-*s\n", b.before, b.width, line)
 	b.width = 0
 }
@@ -103,6 +109,6 @@ func (b *bar) interrupt(line string) {
 func (b *bar) end(steps, of int) {
 	if b.isDrawn {
 		b.rate = 0
-		b.interrupt(b.line(steps, of))
+		b.keep(b.line(steps, of))
 	}
 }

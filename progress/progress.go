@@ -271,14 +271,11 @@ func (m *Meter) Note(values ...Value) {
 	if !m.writes {
 		return
 	}
-	if line := m.position() + describe(values); m.bar != nil {
-		m.bar.interrupt(line)
+	now, line := m.opts.now(), m.line(describe(values))
+	if m.bar != nil {
+		m.bar.note(now, m.steps, line)
 	} else {
 		fmt.Fprintln(m.opts.Out, line)
-	}
-	now := m.opts.now()
-	if m.bar != nil {
-		m.bar.drawnAt, m.bar.drawnSteps = now, m.steps
 	}
 	m.keep(now, values)
 	m.page.Flush()
@@ -323,43 +320,54 @@ func (m *Meter) Close() error {
 	return nil
 }
 
-func (m *Meter) position() string {
-	if m.opts.Steps > 0 {
-		return fmt.Sprintf("step %d/%d", m.steps, m.opts.Steps)
-	}
-	return fmt.Sprintf("step %d", m.steps)
-}
-
-// describe formats the values for people: NAME_bytes is in MiB, and NAME_per_second is a rate.
-func describe(values []Value) string {
-	var b strings.Builder
+// describe formats each value for people: NAME_bytes is in MiB, and NAME_per_second is a rate.
+func describe(values []Value) (items []string) {
 	for _, v := range values {
-		if name, isSize := strings.CutSuffix(v.Name, "_bytes"); isSize {
-			fmt.Fprintf(&b, "  %s %.4g MiB", name, v.Number/(1<<20))
-		} else if what, isRate := strings.CutSuffix(v.Name, "_per_second"); !isRate {
-			fmt.Fprintf(&b, "  %s %.4g", v.Name, v.Number)
-		} else if what == "flops" {
-			continue // mfu says it better
-		} else if v.Number < 1e6 && v.Number >= 100 {
-			fmt.Fprintf(&b, "  %.0f %s/s", v.Number, what)
-		} else {
-			fmt.Fprintf(&b, "  %.3g %s/s", v.Number, what)
+		name, isSize := strings.CutSuffix(v.Name, "_bytes")
+		what, isRate := strings.CutSuffix(v.Name, "_per_second")
+		switch {
+		case isSize:
+			items = append(items, fmt.Sprintf("%s %.4g MiB", name, v.Number/(1<<20)))
+		case !isRate:
+			items = append(items, fmt.Sprintf("%s %.4g", v.Name, v.Number))
+		case what != "flops": // mfu says it better
+			items = append(items, rate(v.Number, what))
 		}
 	}
-	return b.String()
+	return items
+}
+
+// rate formats a rate.
+func rate(perSecond float64, what string) string {
+	if perSecond >= 100 && perSecond < 1e6 {
+		return fmt.Sprintf("%.0f %s/s", perSecond, what)
+	}
+	return fmt.Sprintf("%.3g %s/s", perSecond, what)
+}
+
+// left formats the time that is left.
+func left(d time.Duration) string { return fmt.Sprintf("%v left", d.Round(time.Second)) }
+
+// line returns the position and the items as a line.
+func (m *Meter) line(items []string) string {
+	at := fmt.Sprintf("step %d", m.steps)
+	if m.opts.Steps > 0 {
+		at = fmt.Sprintf("step %d/%d", m.steps, m.opts.Steps)
+	}
+	return strings.Join(append([]string{at}, items...), "  ")
 }
 
 // show writes a line about the values, or draws them on the terminal.
 func (m *Meter) show(now time.Time, values []Value) {
+	items := describe(values)
 	if m.bar != nil {
-		m.bar.values = describe(values)
+		m.bar.values = items
 		m.bar.draw(now, m.steps, m.opts.Steps)
 		return
 	}
-	line := m.position() + describe(values)
-	if left := m.opts.Steps - m.steps; left > 0 && m.steps > m.opts.First {
+	if todo := m.opts.Steps - m.steps; todo > 0 && m.steps > m.opts.First {
 		each := now.Sub(m.start) / time.Duration(m.steps-m.opts.First)
-		line += fmt.Sprintf("  %v left", (each * time.Duration(left)).Round(time.Second))
+		items = append(items, left(each*time.Duration(todo)))
 	}
-	fmt.Fprintln(m.opts.Out, line)
+	fmt.Fprintln(m.opts.Out, m.line(items))
 }
