@@ -43,7 +43,7 @@ func (c *console) logf(format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.observer != nil {
-		c.observer.Event("golaunch", fmt.Sprintf(format, args...))
+		c.observer.Event(fmt.Sprintf(format, args...))
 	}
 }
 

@@ -16,7 +16,7 @@ type observation struct {
 	Reports *reportsMessage `json:",omitempty"`
 	Worker  *page.Worker    `json:",omitempty"`
 	Line    *lineMessage    `json:",omitempty"`
-	Event   *eventMessage   `json:",omitempty"`
+	Event   string          `json:",omitempty"`
 }
 
 type reportsMessage struct {
@@ -29,8 +29,6 @@ type lineMessage struct {
 	Text  string
 	IsErr bool
 }
-
-type eventMessage struct{ Kind, Text string }
 
 // remoteRun tells the node with the page what happens on this one. What its connection does not take in time is lost, and
 // so are lines beyond maxLines, because the connection is also that of the rendezvous.
@@ -80,9 +78,7 @@ func (r *remoteRun) Line(rank int, text string, isErr bool) {
 	}
 }
 
-func (r *remoteRun) Event(kind, text string) {
-	r.send(&observation{Event: &eventMessage{kind, text}})
-}
+func (r *remoteRun) Event(text string) { r.send(&observation{Event: text}) }
 
 // close writes what waits, for at most a short time.
 func (r *remoteRun) close() {
@@ -110,8 +106,8 @@ func observe(stream io.Reader, to observer) {
 			to.Worker(*o.Worker)
 		case o.Line != nil:
 			to.Line(o.Line.Rank, o.Line.Text, o.Line.IsErr)
-		case o.Event != nil:
-			to.Event(o.Event.Kind, o.Event.Text)
+		case o.Event != "":
+			to.Event(o.Event)
 		}
 	}
 }

@@ -19,7 +19,7 @@ type observer interface {
 	Report(rank int, datagram []byte) error
 	Worker(w page.Worker)
 	Line(rank int, text string, isErr bool)
-	Event(kind, text string)
+	Event(text string)
 }
 
 // view is what is known of the job, if this node hosts the rendezvous.
@@ -151,7 +151,7 @@ func (a *agent) watch() {
 		return
 	}
 	if a.remote == nil {
-		a.observer.Event("round", fmt.Sprintf("round %d begins with %s", a.round.Number, count(a.round.WorldSize)))
+		a.observer.Event(fmt.Sprintf("round %d begins with %s", a.round.Number, count(a.round.WorldSize)))
 	}
 	a.console.watch(a.observer)
 }
@@ -184,9 +184,9 @@ func (a *agent) showWorker(p *process) {
 		return
 	}
 	p.shownAs.Store(int64(p.Rank))
-	w := page.Worker{Rank: p.Rank, Node: a.round.Node, Host: hostname(), PID: p.PID, State: page.Running, Since: time.Now()}
+	w := page.Worker{Rank: p.Rank, Node: a.round.Node, Host: hostname(), PID: p.PID, State: page.Running}
 	if p.end != nil {
-		w.State, w.Since = p.end.Status.String(), p.end.Exited
+		w.State = p.end.Status.String()
 	}
 	a.observer.Worker(w)
 }

@@ -105,22 +105,17 @@ func (c conditions) clock(rank int) string {
 func (s *Slow) explain(c conditions) *Slow {
 	if s != nil {
 		if causes := c.causes(s.Rank); len(causes) > 0 {
-			s.Cause = strings.Join(causes, ", ")
-			s.Text += "; " + s.Cause
+			s.Text += "; " + strings.Join(causes, ", ")
 		}
 		return s
 	}
 	for _, n := range slices.Sorted(maps.Keys(c)) {
 		if c.clock(n) != "" && (s == nil || c[n][telemetry.GPUClock] < c[s.Rank][telemetry.GPUClock]) {
-			s = &Slow{Rank: n, Part: gpuPart}
+			s = &Slow{Rank: n, Part: "GPU"}
 		}
 	}
 	if s != nil {
-		s.Cause = strings.Join(c.causes(s.Rank), ", ")
-		s.Text = fmt.Sprintf("%s may slow down the job: %s", rootcause.Ranks([]int{s.Rank}), s.Cause)
+		s.Text = fmt.Sprintf("%s may slow down the job: %s", rootcause.Ranks([]int{s.Rank}), strings.Join(c.causes(s.Rank), ", "))
 	}
 	return s
 }
-
-// gpuPart is the part of a rank that is slow because of its GPU, as far as the host knows.
-const gpuPart = "GPU"

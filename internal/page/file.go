@@ -134,7 +134,7 @@ const maxFile = 256 << 20
 // restore sets the fields of r from a file, which anybody may have written.
 func (r *Run) restore(s *saved) {
 	r.info, r.status, r.ended, r.worldSize, r.restarts, r.failure, r.culprits, r.checkpoint = s.Info, s.Status, s.Ended, s.WorldSize, s.Restarts, s.Failure, s.Culprits, s.Checkpoint
-	r.events, r.points = s.Events, min(max(s.Points, leastPoint), mostPoints)
+	r.events, r.points = s.Events[max(0, len(s.Events)-maxEvents):], min(max(s.Points, leastPoint), mostPoints)
 	for _, w := range s.Workers {
 		if w.Rank >= 0 && w.Rank < maxRanks {
 			r.workers[w.Rank] = w

@@ -24,7 +24,7 @@ func TestSavedRunGoesOn(t *testing.T) {
 	}
 	r.Round(2, 3)
 	r.Worker(Worker{Rank: 1, State: Running, Host: "a"})
-	r.Event("round", "text")
+	r.Event("text")
 	r.Line(1, "line", true)
 	r.End("failed", "report", []int{1})
 	dir := t.TempDir()
@@ -79,7 +79,7 @@ func TestForeignRunFiles(t *testing.T) {
 		}
 	}
 	text, err := json.Marshal(&saved{
-		Format: savedFormat, Points: 1 << 40, Workers: []Worker{{Rank: -5}}, Lines: map[int][]Line{-1: {{}}, 3: make([]Line, 1000)},
+		Format: savedFormat, Points: 1 << 40, Events: make([]Event, 1000), Workers: []Worker{{Rank: -5}}, Lines: map[int][]Line{-1: {{}}, 3: make([]Line, 1000)},
 		Series: []savedSeries{{Rank: -1, Buckets: make([]byte, bucketSize)}, {Rank: 1, Buckets: make([]byte, bucketSize*(mostPoints+1))}, {Rank: 2, Buckets: []byte{1}},
 			{Kind: telemetry.Values, Name: "loss", Buckets: appendBucket(nil, &bucket{last: math.MaxInt64, points: 1})}},
 	})
@@ -88,8 +88,8 @@ func TestForeignRunFiles(t *testing.T) {
 	}
 	write(string(text))
 	r := NewRun(Info{})
-	if err := r.Load(dir); err != nil || len(r.series) != 1 || len(r.Lines(3)) != maxLines || r.points != mostPoints {
-		t.Errorf("%v, %d series, %d lines, %d points", err, len(r.series), len(r.Lines(3)), r.points)
+	if err := r.Load(dir); err != nil || len(r.series) != 1 || len(r.Lines(3)) != maxLines || len(r.events) != maxEvents || r.points != mostPoints {
+		t.Errorf("%v, %d series, %d lines, %d events, %d points", err, len(r.series), len(r.Lines(3)), len(r.events), r.points)
 	}
 	if c := r.Curves(telemetry.Values, "loss", 0, -1, 100, true); len(c.Steps) != 1 || c.Steps[0] != telemetry.MaxStep {
 		t.Errorf("steps %v", c.Steps)

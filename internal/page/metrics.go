@@ -16,7 +16,7 @@ import (
 // (https://prometheus.io/docs/specs/om/open_metrics_spec/) if the client accepts it, else in the one before, which other tools read
 // (https://prometheus.io/docs/instrumenting/exposition_formats/). The official client library would make golaunch larger by half.
 func (s *Server) metrics(w http.ResponseWriter, r *http.Request) {
-	o := &openMetrics{w: w, isPlain: !strings.Contains(r.Header.Get("Accept"), "application/openmetrics-text")}
+	o := &openMetrics{isPlain: !strings.Contains(r.Header.Get("Accept"), "application/openmetrics-text"), families: map[string]*strings.Builder{}}
 	w.Header().Set("Content-Type", "application/openmetrics-text; version=1.0.0; charset=utf-8")
 	if o.isPlain {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
@@ -24,7 +24,7 @@ func (s *Server) metrics(w http.ResponseWriter, r *http.Request) {
 	for _, r := range s.runs {
 		r.metrics(o)
 	}
-	o.end()
+	o.write(w)
 }
 
 // metrics adds the numbers of the run.
@@ -45,7 +45,7 @@ func (r *Run) metrics(o *openMetrics) {
 	if r.checkpoint != nil {
 		o.add("goddp_checkpoint_time_seconds", "gauge", "seconds", "When the last checkpoint was durable, in seconds since 1970.", float64(r.checkpoint.Time.UnixMilli())/1e3, run)
 	}
-	now := r.now()
+	now, names := r.now(), slices.Sorted(maps.Keys(r.names))
 	for _, n := range r.currentRanks() {
 		k, rank := r.ranks[n], label{"rank", strconv.Itoa(n)}
 		if w, ok := r.workers[n]; ok {
@@ -57,23 +57,13 @@ func (r *Run) metrics(o *openMetrics) {
 		o.add("goddp_step", "gauge", "", "Number of completed steps.", float64(k.step), run, rank)
 		o.add("goddp_report_age_seconds", "gauge", "seconds", "Time since the worker's last report.", now.Sub(k.at).Seconds(), run, rank)
 		o.add("goddp_reports_dropped", "counter", "", "Number of records of values or times that the worker dropped, because golaunch had not taken the earlier ones.", float64(k.dropped), run, rank)
-		for part, t := range sorted(k.pace.mean()) {
-			o.add("goddp_step_part_seconds", "gauge", "seconds", "Mean time of a part of the last steps.", t, run, rank, label{"part", part})
+		mean := k.pace.mean()
+		for _, part := range slices.Sorted(maps.Keys(mean)) {
+			o.add("goddp_step_part_seconds", "gauge", "seconds", "Mean time of a part of the last steps.", mean[part], run, rank, label{"part", part})
 		}
-		for _, name := range slices.Sorted(maps.Keys(r.names)) {
+		for _, name := range names {
 			if s := r.series[key{telemetry.Values, name, n}]; s != nil {
 				o.add("goddp_value", "gauge", "", "Latest value of a number that the program reports.", s.latest, run, rank, label{"name", name})
-			}
-		}
-	}
-}
-
-// sorted yields a map in the order of its keys.
-func sorted(m map[string]float64) func(func(string, float64) bool) {
-	return func(yield func(string, float64) bool) {
-		for _, k := range slices.Sorted(maps.Keys(m)) {
-			if !yield(k, m[k]) {
-				return
 			}
 		}
 	}
@@ -84,18 +74,13 @@ type label struct{ name, value string }
 
 // openMetrics collects samples, because all samples of a metric must be together.
 type openMetrics struct {
-	w       io.Writer
-	isPlain bool // in the format before OpenMetrics
-	order   []string
-	heads   map[string]string
-	lines   map[string][]string
+	isPlain  bool // in the format before OpenMetrics
+	order    []string
+	families map[string]*strings.Builder // the text of each metric
 }
 
-// add adds a sample.
+// add adds a sample, which has a label at least.
 func (o *openMetrics) add(name, kind, unit, help string, value float64, labels ...label) {
-	if o.heads == nil {
-		o.heads, o.lines = map[string]string{}, map[string][]string{}
-	}
 	family := name
 	if kind == "counter" {
 		name += "_total"
@@ -103,38 +88,32 @@ func (o *openMetrics) add(name, kind, unit, help string, value float64, labels .
 			family = name
 		}
 	}
-	if _, isKnown := o.heads[family]; !isKnown {
-		o.order = append(o.order, family)
-		head := fmt.Sprintf("# TYPE %s %s\n", family, kind)
+	b := o.families[family]
+	if b == nil {
+		b = &strings.Builder{}
+		o.order, o.families[family] = append(o.order, family), b
+		fmt.Fprintf(b, "# TYPE %s %s\n", family, kind)
 		if unit != "" && !o.isPlain {
-			head += fmt.Sprintf("# UNIT %s %s\n", family, unit)
+			fmt.Fprintf(b, "# UNIT %s %s\n", family, unit)
 		}
-		o.heads[family] = head + fmt.Sprintf("# HELP %s %s\n", family, help)
+		fmt.Fprintf(b, "# HELP %s %s\n", family, help)
 	}
-	var b strings.Builder
 	b.WriteString(name)
 	for i, l := range labels {
-		b.WriteByte("{,"[min(i, 1)])
-		fmt.Fprintf(&b, `%s="%s"`, l.name, escape.Replace(strings.ToValidUTF8(l.value, "\uFFFD")))
+		fmt.Fprintf(b, `%c%s="%s"`, "{,"[min(i, 1)], l.name, escape.Replace(strings.ToValidUTF8(l.value, "\uFFFD")))
 	}
-	if len(labels) > 0 {
-		b.WriteByte('}')
-	}
-	o.lines[family] = append(o.lines[family], b.String()+" "+formatNumber(value)+"\n")
+	fmt.Fprintf(b, "} %s\n", strconv.FormatFloat(value, 'g', -1, 64)) // NaN, +Inf and -Inf included
 }
 
 // escape escapes the value of a label.
 var escape = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 
-// formatNumber formats a value as OpenMetrics has it: NaN, +Inf and -Inf included.
-func formatNumber(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
-
-// end writes all samples.
-func (o *openMetrics) end() {
-	for _, name := range o.order {
-		_, _ = io.WriteString(o.w, o.heads[name]+strings.Join(o.lines[name], ""))
+// write writes all samples.
+func (o *openMetrics) write(w io.Writer) {
+	for _, family := range o.order {
+		_, _ = io.WriteString(w, o.families[family].String()) // the reader may be gone
 	}
 	if !o.isPlain {
-		_, _ = io.WriteString(o.w, "# EOF\n")
+		_, _ = io.WriteString(w, "# EOF\n")
 	}
 }

@@ -44,12 +44,11 @@ type Info struct {
 
 // A Worker is a process of the run.
 type Worker struct {
-	Rank  int       `json:"rank"`
-	Node  int       `json:"node"`
-	Host  string    `json:"host"`
-	PID   int       `json:"pid"`
-	State string    `json:"state"` // "running", or how it ended
-	Since time.Time `json:"since"`
+	Rank  int    `json:"rank"`
+	Node  int    `json:"node"`
+	Host  string `json:"host"`
+	PID   int    `json:"pid"`
+	State string `json:"state"` // "running", or how it ended
 }
 
 // Running is the state of a worker that has not ended.
@@ -58,15 +57,13 @@ const Running = "running"
 // An Event is something that happened to the run.
 type Event struct {
 	Time time.Time `json:"time"`
-	Kind string    `json:"kind"` // a word for the eye: "round", "failure", "message", ...
 	Text string    `json:"text"`
 }
 
 // A Line is a line of a rank's output.
 type Line struct {
-	Time time.Time `json:"time"`
-	Text string    `json:"text"`
-	Err  bool      `json:"err,omitempty"` // of stderr
+	Text string `json:"text"`
+	Err  bool   `json:"err,omitempty"` // of stderr
 }
 
 // key names a series.
@@ -169,7 +166,7 @@ func (r *Run) record(number int, k *rank, rec *telemetry.Record) {
 	case telemetry.Values:
 		for _, v := range rec.Values {
 			if v.Name == telemetry.CheckpointSeconds {
-				r.checkpoint = &Saved{rec.Step, time.Unix(0, rec.Time), value(v.Number)}
+				r.checkpoint = &Saved{rec.Step, time.Unix(0, rec.Time)}
 			} else { // a checkpoint may be durable some steps later
 				k.step = rec.Step
 			}
@@ -265,12 +262,12 @@ func (r *Run) Worker(w Worker) {
 }
 
 // Event adds an event.
-func (r *Run) Event(kind, text string) {
+func (r *Run) Event(text string) {
 	r.change(func() {
 		if len(r.events) == maxEvents {
 			r.events = slices.Delete(r.events, 0, maxEvents/10)
 		}
-		r.events = append(r.events, Event{r.now(), kind, limit(text, maxLine)})
+		r.events = append(r.events, Event{r.now(), limit(text, maxLine)})
 	})
 }
 
@@ -281,7 +278,7 @@ func (r *Run) Line(number int, text string, isErr bool) {
 		if k == nil {
 			return
 		}
-		l := Line{r.now(), limit(text, maxLine), isErr}
+		l := Line{limit(text, maxLine), isErr}
 		if len(k.lines) < maxLines {
 			k.lines = append(k.lines, l)
 			return

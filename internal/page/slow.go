@@ -56,12 +56,9 @@ func (p *pace) mean() map[string]float64 {
 
 // Slow names the rank for which the others wait.
 type Slow struct {
-	Rank    int    `json:"rank"`
-	Part    string `json:"part"`
-	Seconds value  `json:"seconds"`         // how much more than the median of all ranks this part takes, in a step
-	Share   value  `json:"share"`           // the part of the step's time that this is
-	Cause   string `json:"cause,omitempty"` // why, if the state of the rank or its GPU explains it
-	Text    string `json:"text"`
+	Rank int    `json:"rank"`
+	Part string `json:"part"` // the part of a step in which it is slow
+	Text string `json:"text"` // by how much and, if the state of the rank or its GPU explains it, why
 }
 
 // What a rank must be slower than others to be named: part of a step's time, and seconds.
@@ -99,7 +96,7 @@ func slowest(ranks map[int]map[string]float64) *Slow {
 		return b - a // the lowest of equal ones
 	})
 	s := &Slow{Rank: culprit}
-	usual := 0.0
+	excess, usual := 0.0, 0.0 // how much longer the part takes than on the other ranks, and their median
 	for _, part := range slices.Sorted(maps.Keys(ranks[culprit])) {
 		if shared[part] {
 			continue
@@ -112,15 +109,15 @@ func slowest(ranks map[int]map[string]float64) *Slow {
 		}
 		slices.Sort(others)
 		m := others[(len(others)-1)/2]
-		if excess := value(ranks[culprit][part] - m); excess > s.Seconds {
-			s.Part, s.Seconds, usual = part, excess, m
+		if ranks[culprit][part]-m > excess {
+			s.Part, excess, usual = part, ranks[culprit][part]-m, m
 		}
 	}
-	if s.Share = value(float64(s.Seconds) / step); s.Part == "" || float64(s.Share) < slowShare || s.Seconds < slowSeconds {
+	if excess < slowSeconds || excess < slowShare*step {
 		return nil
 	}
 	s.Text = fmt.Sprintf("%s is the slowest: %s takes %s of a step, on the other ranks %s; that is %.0f%% of the step",
-		rootcause.Ranks([]int{s.Rank}), s.Part, seconds(ranks[culprit][s.Part]), seconds(usual), 100*float64(s.Share))
+		rootcause.Ranks([]int{s.Rank}), s.Part, seconds(ranks[culprit][s.Part]), seconds(usual), 100*excess/step)
 	return s
 }
 

@@ -11,7 +11,6 @@ import (
 // State is what the page shows beside the curves.
 type State struct {
 	Info
-	Version    int64       `json:"version"`
 	Now        time.Time   `json:"now"`
 	Status     string      `json:"status"`
 	Ended      *time.Time  `json:"ended,omitempty"`
@@ -26,7 +25,7 @@ type State struct {
 	Slow       *Slow       `json:"slow,omitempty"`
 	Events     []Event     `json:"events"`
 	Failure    string      `json:"failure,omitempty"`
-	Culprits   []int       `json:"culprits,omitempty"`
+	Culprits   []int       `json:"culprits"`
 	Checkpoint *Saved      `json:"checkpoint,omitempty"`
 	Dropped    uint64      `json:"dropped,omitempty"`
 }
@@ -38,11 +37,10 @@ type Latest struct {
 	Value value  `json:"value"`
 }
 
-// Saved says when a checkpoint was durable, and how long that took.
+// Saved says when a checkpoint was durable.
 type Saved struct {
 	Step int64     `json:"step"`
 	Time time.Time `json:"time"`
-	Took value     `json:"took"`
 }
 
 // RankState is what the page shows of a rank.
@@ -50,7 +48,7 @@ type RankState struct {
 	Worker
 	Step   int64            `json:"step"`
 	Silent float64          `json:"silent"` // seconds since the last report; -1 before the first
-	Parts  map[string]value `json:"parts,omitempty"`
+	Parts  map[string]value `json:"parts"`
 	GPU    *GPUState        `json:"gpu,omitempty"`
 }
 
@@ -67,9 +65,9 @@ func (r *Run) State() *State {
 	defer r.mu.Unlock()
 	now := r.now()
 	s := &State{
-		Info: r.info, Version: r.version, Now: now, Status: r.status, WorldSize: r.worldSize, Restarts: r.restarts,
-		Names: slices.Sorted(maps.Keys(r.names)), Parts: r.sortedParts(), Refused: len(r.refused),
-		Checkpoint: r.checkpoint, Events: append([]Event{}, r.events...), Failure: r.failure, Culprits: r.culprits, Latest: []Latest{}, Ranks: []RankState{},
+		Info: r.info, Now: now, Status: r.status, WorldSize: r.worldSize, Restarts: r.restarts,
+		Names: slices.Sorted(maps.Keys(r.names)), Parts: r.sortedParts(), Refused: len(r.refused), Checkpoint: r.checkpoint,
+		Events: append([]Event{}, r.events...), Failure: r.failure, Culprits: append([]int{}, r.culprits...), Latest: []Latest{}, Ranks: []RankState{},
 	}
 	if !r.ended.IsZero() {
 		s.Ended = &r.ended
@@ -79,7 +77,7 @@ func (r *Run) State() *State {
 		w, isWorker := r.workers[n]
 		k := r.ranks[n]
 		w.Rank = n
-		state := RankState{Worker: w, Silent: -1}
+		state := RankState{Worker: w, Silent: -1, Parts: map[string]value{}}
 		if k != nil {
 			state.Step = k.step
 			if s.Step = max(s.Step, k.step); !k.at.IsZero() {
@@ -96,7 +94,6 @@ func (r *Run) State() *State {
 					}
 				}
 			}
-			state.Parts = map[string]value{}
 			for _, name := range s.Parts {
 				if v, isMeasured := p[name]; isMeasured {
 					state.Parts[name] = value(v)
