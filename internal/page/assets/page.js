@@ -17,19 +17,19 @@ function make(tag, props, ...children) {
 // setText changes a text only if it differs, so that screen readers and selections are left alone.
 function setText(e, text) { if (e.textContent !== text) e.textContent = text; }
 
-const kept = new Map(); // the last answers, for the time after golaunch has ended
+const answers = new Map(); // the last ones, for the time after golaunch has ended
 
-async function get(path, params) {
-  const {bins, from, to, ...which} = params;
-  const key = path + JSON.stringify(which);
+// get asks for a run's curves or lines. extent says which part of them, and how finely.
+async function get(path, what, extent = {}) {
+  const key = path + JSON.stringify(what);
   try {
-    const r = await fetch(path + "?" + new URLSearchParams({...params, token}), {cache: "no-store"});
+    const r = await fetch(path + "?" + new URLSearchParams({...what, ...extent, token}), {cache: "no-store"});
     if (!r.ok) throw new Error(path + ": " + r.status);
-    kept.set(key, await r.json());
+    answers.set(key, await r.json());
   } catch (e) {
-    if (!kept.has(key)) throw e;
+    if (!answers.has(key)) throw e;
   }
-  return kept.get(key);
+  return answers.get(key);
 }
 
 // ---- numbers for people
@@ -44,6 +44,7 @@ function short(v, digits = 4) {
 }
 
 function bytes(v, digits = 3) {
+  if (v === null || v === undefined) return "–";
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let i = 0;
   for (; Math.abs(v) >= 1024 && i < units.length - 1; i++) v /= 1024;
@@ -70,7 +71,7 @@ function duration(s) {
 
 const isBytes = (name) => /(^|_)bytes$/.test(name);
 const isTime = (name) => name === timeOfStep;
-const format = (name, v, digits) => v === null || v === undefined ? "–" : isTime(name) ? seconds(v, digits) : isBytes(name) ? bytes(v, digits) : short(v, digits);
+const format = (name, v, digits) => (isTime(name) ? seconds : isBytes(name) ? bytes : short)(v, digits);
 
 // ticks formats the numbers of an axis with as many digits as make them differ.
 function ticks(name, values) {
@@ -89,15 +90,20 @@ let states = [];
 let chosen = 0;      // the run whose ranks are shown
 let zoom = null;     // [from, to], or null for all steps
 let isLost = false;  // the server has ended
-let dirty = true, busy = false, drawn = 0;
+let isOld = true;    // the curves lack something that the state has
+let isBusy = false;  // the curves are to be fetched, or are being fetched
+let drawnAt = 0;     // when the curves were drawn, as performance.now() has it
 let source = null;
+
+const lastStep = () => Math.max(1, ...states.map((s) => s.step));
+const zoomed = () => zoom ? {from: zoom[0], to: zoom[1]} : {};
 
 function connect() {
   source = new EventSource("events?token=" + encodeURIComponent(token));
   source.onmessage = (m) => {
     isLost = false;
     states = JSON.parse(m.data);
-    dirty = true;
+    isOld = true;
     showState();
     schedule();
   };
@@ -111,18 +117,21 @@ function connect() {
 const hasEnded = () => states.length > 0 && states.every((s) => s.status !== "running");
 
 function schedule() {
-  if (busy || !dirty || document.hidden && !hasEnded()) return;
-  busy = true;
+  if (isBusy || !isOld || document.hidden && !hasEnded()) return;
+  isBusy = true;
   setTimeout(async () => {
-    dirty = false;
+    isOld = false;
     try { await Promise.all([drawCharts(), drawHeat(), drawLines()]); } catch (e) { console.warn(e); }
-    drawn = performance.now();
-    busy = false;
-    if (hasEnded() && !dirty) source.close(); // golaunch waits for that, so that no page lacks the last points
+    drawnAt = performance.now();
+    isBusy = false;
+    if (hasEnded() && !isOld) source.close(); // golaunch waits for that, so that no page lacks the last points
     schedule();
-  }, hasEnded() ? 0 : Math.max(0, refreshEvery - (performance.now() - drawn)));
+  }, hasEnded() ? 0 : Math.max(0, refreshEvery - (performance.now() - drawnAt)));
 }
-function now() { dirty = true; drawn = 0; schedule(); }
+
+// refresh draws the curves anew, at once.
+function refresh() { isOld = true; drawnAt = 0; schedule(); }
+
 document.addEventListener("visibilitychange", schedule);
 
 function showState() {
@@ -146,7 +155,7 @@ function showState() {
   update($("facts"), facts, () => make("div", {}, make("dt"), make("dd")), (e, [k, v]) => { setText(e.firstChild, k); setText(e.lastChild, v); });
 
   const alerts = [];
-  if (s.failure) alerts.push(["bad", s.culprits && s.culprits.length ? `${s.culprits.length > 1 ? "Ranks" : "Rank"} ${s.culprits.join(", ")} caused the failure.` : "The job failed."]);
+  if (s.failure) alerts.push(["bad", s.culprits.length ? `${s.culprits.length > 1 ? "Ranks" : "Rank"} ${s.culprits.join(", ")} caused the failure.` : "The job failed."]);
   if (s.slow) alerts.push(["", s.slow.text[0].toUpperCase() + s.slow.text.slice(1) + "."]);
   if (s.refused) alerts.push(["", `Too many different numbers: the page has no room for ${s.refused}${s.refused >= 1000 ? " or more" : ""} of them.`]);
   for (const l of s.latest) if (l.value === null) alerts.push(["bad", `${title(l.name)} is not finite at step ${l.step.toLocaleString("en")}.`]);
@@ -175,14 +184,14 @@ const color = (s, part) => part === "wait" ? css("--wait") : partColors[Math.max
 
 function showRanks(s) {
   let most = 0;
-  const times = s.ranks.map((r) => s.parts.reduce((sum, p) => sum + ((r.parts || {})[p] || 0), 0));
+  const times = s.ranks.map((r) => s.parts.reduce((sum, p) => sum + (r.parts[p] || 0), 0));
   for (const t of times) most = Math.max(most, t);
   const hasGPUs = s.ranks.some((r) => r.gpu);
   $("gpus").hidden = !hasGPUs;
   update($("ranks").tBodies[0], s.ranks,
     () => make("tr", {}, make("th", {scope: "row"}), make("td"), make("td", {className: "n"}), make("td", {}, make("div", {className: "stack"})), make("td", {className: "n"}), make("td", {className: "n"}), make("td", {className: "n"}), make("td"), make("td")),
     (row, r, i) => {
-      const isSlow = s.slow && s.slow.rank === r.rank, isCulprit = (s.culprits || []).includes(r.rank);
+      const isSlow = s.slow && s.slow.rank === r.rank, isCulprit = s.culprits.includes(r.rank);
       row.className = isCulprit ? "culprit" : isSlow ? "slow" : "";
       const c = row.cells;
       setText(c[0], String(r.rank));
@@ -194,7 +203,7 @@ function showRanks(s) {
       setText(c[6], r.gpu ? `${short(r.gpu.clock)} MHz, ${short(r.gpu.temperature, 3)} °C, ${short(r.gpu.power, 3)} W` : "–");
       setText(c[7], r.host ? `${r.node} ${r.host}` : "–");
       setText(c[8], r.pid ? String(r.pid) : "–");
-      const parts = s.parts.filter((p) => (r.parts || {})[p]);
+      const parts = s.parts.filter((p) => r.parts[p]);
       const bar = c[3].firstChild;
       update(bar, parts, () => make("i"), (e, p) => {
         e.style.background = color(s, p);
@@ -204,7 +213,7 @@ function showRanks(s) {
       bar.setAttribute("role", "img");
       bar.setAttribute("aria-label", parts.map((p) => `${p} ${seconds(r.parts[p])}`).join(", ") || "no times");
     });
-  const visible = s.parts.filter((p) => s.ranks.some((r) => (r.parts || {})[p] > most / 1000));
+  const visible = s.parts.filter((p) => s.ranks.some((r) => r.parts[p] > most / 1000));
   update($("parts"), visible, () => make("li", {}, make("i"), make("span")), (e, p) => {
     e.firstChild.style.background = color(s, p);
     setText(e.lastChild, p);
@@ -249,10 +258,11 @@ function showChoices(s) {
 // ---- curves
 
 const timeOfStep = "time of a step"; // a curve that the page itself adds
-const order = ["loss", "validation_loss", "eval_loss", "accuracy", "lr", "grad_norm", "samples_per_second", "tokens_per_second", "mfu", timeOfStep];
+const firstNames = ["loss", "validation_loss", "eval_loss", "accuracy", "lr", "grad_norm", "samples_per_second", "tokens_per_second", "mfu", timeOfStep];
 function allNames() {
   const names = [...new Set(states.flatMap((s) => s.parts.length ? [...s.names, timeOfStep] : s.names))];
-  const place = (n) => { const i = order.indexOf(n); return i >= 0 ? i : isBytes(n) || n === "goroutines" ? order.length + 1 : /^(gpu|cpu|tcp)_/.test(n) ? order.length + 2 : order.length; };
+  const last = firstNames.length;
+  const place = (n) => firstNames.includes(n) ? firstNames.indexOf(n) : isBytes(n) || n === "goroutines" ? last + 1 : /^(gpu|cpu|tcp)_/.test(n) ? last + 2 : last;
   return names.sort((a, b) => place(a) - place(b) || (a < b ? -1 : a > b ? 1 : 0));
 }
 
@@ -262,7 +272,7 @@ const runColors = () => isDark() ? ["#6cb2ff", "#ffb454", "#7ee2a0", "#ff8fa0", 
 const runColor = (i) => runColors()[i % 6];
 
 const charts = new Map(); // by name
-const syncKey = "steps";
+const plotHeight = 190;
 
 function makeChart(name) {
   const plot = make("div", {className: "plot", tabIndex: 0});
@@ -294,13 +304,13 @@ function build(c, runs) {
   }
   const tip = make("div", {className: "tip", hidden: true});
   c.u = new uPlot({
-    width: c.plot.clientWidth || 320, height: 190, series, bands,
+    width: c.plot.clientWidth || 320, height: plotHeight, series, bands,
     scales: {x: {time: false}, y: {distr: $("log").checked ? 3 : 1}},
     axes: [
       {...axis, size: 28, space: 60, values: (u, v) => v.map((x) => Number.isInteger(x) ? (Math.abs(x) >= 1e5 ? x / 1000 + "k" : x.toLocaleString("en")) : "")},
       {...axis, size: (u, texts) => axisWidth(axis.font, texts || []), values: (u, v) => ticks(c.name, v), ...(isBytes(c.name) ? {incrs: powers} : {})},
     ],
-    cursor: {sync: {key: syncKey, setSeries: false}, drag: {x: true, y: false, setScale: false}, y: false},
+    cursor: {sync: {key: "steps", setSeries: false}, drag: {x: true, y: false, setScale: false}, y: false},
     legend: {show: false},
     hooks: {
       setSelect: [(u) => {
@@ -357,14 +367,14 @@ async function drawCharts() {
   await Promise.all(names.map(async (name) => {
     const c = charts.get(name);
     const bins = Math.max(100, Math.round(c.plot.clientWidth || 320));
-    const all = await Promise.all(states.map((_, run) => get("curves", {run, ...(isTime(name) ? {kind: "times", name: "step"} : {name}), bins, from: zoom ? zoom[0] : 0, to: zoom ? zoom[1] : -1})));
+    const all = await Promise.all(states.map((_, run) => get("curves", {run, ...(isTime(name) ? {kind: "times", name: "step"} : {name})}, {bins, ...zoomed()})));
     const tables = all.map(table);
     c.data = tables.length === 1 ? tables[0] : uPlot.join(tables);
     const shape = tables.length + ($("log").checked ? "log" : "");
     if (!c.u || c.shape !== shape) { c.shape = shape; build(c, tables.length); } else c.u.setData(c.data, false);
     const x = c.data[0];
-    const first = zoom ? zoom[0] : 0, last = zoom ? zoom[1] : Math.max(1, ...states.map((s) => s.step));
-    c.u.batch(() => { c.u.setScale("x", {min: first, max: last}); scaleY(c, tables.length); });
+    const [min, max] = zoom || [0, lastStep()];
+    c.u.batch(() => { c.u.setScale("x", {min, max}); scaleY(c, tables.length); });
     const means = c.data[3].filter((v) => v !== null);
     let latest = isTime(name) ? means[means.length - 1] : null, isBad = false;
     for (const s of states) for (const l of s.latest) if (l.name === name) { latest = l.value; isBad = l.value === null; }
@@ -393,11 +403,11 @@ function scaleY(c, runs) {
 function setZoom(z) {
   zoom = z;
   showState();
-  now();
+  refresh();
 }
 
 function onKey(e) {
-  const last = Math.max(1, ...states.map((s) => s.step));
+  const last = lastStep();
   const [a, b] = zoom || [0, last];
   const w = b - a, mid = (a + b) / 2;
   const to = (from, until) => setZoom([Math.max(0, Math.round(from)), Math.min(last, Math.round(until))]);
@@ -413,19 +423,19 @@ function onKey(e) {
 }
 
 new ResizeObserver(() => {
-  for (const c of charts.values()) if (c.u && c.plot.clientWidth) c.u.setSize({width: c.plot.clientWidth, height: 190});
-  now();
+  for (const c of charts.values()) if (c.u && c.plot.clientWidth) c.u.setSize({width: c.plot.clientWidth, height: plotHeight});
+  refresh();
 }).observe($("charts"));
 
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   for (const c of charts.values()) c.shape = "";
-  now();
+  refresh();
 });
 
 // ---- heat map
 
-let heat = null;   // the curves of the part
-const label = 34;  // px left of the cells
+let heat = null; // the curves of the part, and the size of a cell
+const labelWidth = 34; // px left of the cells
 
 // heatColor maps 0 to 1 to a scale that also people see who do not tell red from green.
 function heatColor(t) {
@@ -434,17 +444,16 @@ function heatColor(t) {
   return `rgb(${stops[i].map((v, k) => Math.round(v + (stops[i + 1][k] - v) * f)).join(",")})`;
 }
 
-const abouts = {
+const aboutParts = {
   work: "The longest time in each interval of everything but waiting for other ranks, logging, evaluations and checkpoints. The row that stands out is the rank that the others wait for.",
   step: "The longest whole step in each interval. Ranks that wait for each other take equally long.",
   wait: "The longest wait for reductions in each interval, on a GPU also for its kernels. The rank that waits least is the slowest.",
 };
 
 async function drawHeat() {
-  const part = $("part").value;
-  setText($("part-about"), abouts[part] || `The longest time of ${part} in each interval.`);
-  if (states[chosen]) heat = await get("curves", {run: chosen, each: 1, kind: "times", name: part, bins: Math.max(20, Math.floor(($("heat").parentElement.clientWidth - label) / 5)), from: zoom ? zoom[0] : 0, to: zoom ? zoom[1] : -1});
-  const canvas = $("heat"), width = canvas.parentElement.clientWidth;
+  const part = $("part").value, canvas = $("heat"), width = canvas.parentElement.clientWidth;
+  setText($("part-about"), aboutParts[part] || `The longest time of ${part} in each interval.`);
+  if (states[chosen]) heat = await get("curves", {run: chosen, each: 1, kind: "times", name: part}, {bins: Math.max(20, Math.floor((width - labelWidth) / 5)), ...zoomed()});
   const n = heat ? heat.ranks.length : 0;
   const row = n > 64 ? 4 : n > 16 ? 9 : 18, height = Math.max(1, n) * row + 18;
   const ratio = devicePixelRatio || 1;
@@ -457,8 +466,8 @@ async function drawHeat() {
   // Rare outliers, such as the first step, must not make all others look alike.
   const lo = values[0], typical = values[Math.floor(values.length * 0.98)];
   const hi = Math.min(values[values.length - 1], 2 * typical);
-  heat.at = (v) => hi > lo ? Math.sqrt((v - lo) / (hi - lo)) : 0;
-  const cell = (width - label) / heat.steps.length;
+  const shade = (v) => hi > lo ? Math.sqrt((v - lo) / (hi - lo)) : 0;
+  const cell = (width - labelWidth) / heat.steps.length;
   heat.row = row; heat.cell = cell;
   heat.ranks.forEach((r, y) => {
     let before = null; // the steps of a record are in its last bin
@@ -467,17 +476,17 @@ async function drawHeat() {
       v = v ?? (x < end ? before : null);
       before = v;
       if (v === null) return;
-      g.fillStyle = heatColor(heat.at(v));
-      g.fillRect(label + x * cell, y * row, Math.ceil(cell) , row - (row > 6 ? 1 : 0));
+      g.fillStyle = heatColor(shade(v));
+      g.fillRect(labelWidth + x * cell, y * row, Math.ceil(cell), row - (row > 6 ? 1 : 0));
     });
     if (y % Math.ceil(12 / row) === 0) {
       g.fillStyle = css("--soft");
       g.textAlign = "right"; g.textBaseline = "middle";
-      g.fillText(r.rank, label - 6, y * row + row / 2);
+      g.fillText(r.rank, labelWidth - 6, y * row + row / 2);
     }
   });
   g.fillStyle = css("--soft"); g.textBaseline = "alphabetic";
-  g.textAlign = "left"; g.fillText("step " + heat.steps[0].toLocaleString("en"), label, height - 4);
+  g.textAlign = "left"; g.fillText("step " + heat.steps[0].toLocaleString("en"), labelWidth, height - 4);
   g.textAlign = "right"; g.fillText(heat.steps[heat.steps.length - 1].toLocaleString("en"), width, height - 4);
   const s = $("scale").getContext("2d");
   for (let x = 0; x < 160; x++) { s.fillStyle = heatColor(x / 159); s.fillRect(x, 0, 1, 10); }
@@ -490,7 +499,7 @@ $("heat").addEventListener("mousemove", (e) => {
   const tip = $("heat-tip");
   if (!heat || !heat.cell) return;
   const box = $("heat").getBoundingClientRect();
-  const x = Math.floor((e.clientX - box.left - label) / heat.cell), y = Math.floor((e.clientY - box.top) / heat.row);
+  const x = Math.floor((e.clientX - box.left - labelWidth) / heat.cell), y = Math.floor((e.clientY - box.top) / heat.row);
   const r = heat.ranks[y];
   if (!r || x < 0 || x >= heat.steps.length || r.max[x] === null) { tip.hidden = true; return; }
   tip.hidden = false;
@@ -512,8 +521,8 @@ async function drawLines() {
   if (atEnd) box.scrollTop = box.scrollHeight;
 }
 
-$("run").addEventListener("change", () => { chosen = Number($("run").value); showState(); now(); });
-for (const id of ["part", "lines-rank", "log"]) $(id).addEventListener("change", () => now());
-$("filter").addEventListener("input", () => now());
+$("run").addEventListener("change", () => { chosen = Number($("run").value); showState(); refresh(); });
+for (const id of ["part", "lines-rank", "log"]) $(id).addEventListener("change", () => refresh());
+$("filter").addEventListener("input", () => refresh());
 $("reset").addEventListener("click", () => setZoom(null));
 connect();
