@@ -12,10 +12,11 @@ import (
 	"syscall"
 )
 
-// Write writes a file with the given mode and the content that write writes. It writes a new
-// file with another name in the same folder, and renames it to path. So it replaces a
-// symbolic link at path. If path is a pipe or a device, it writes to that. It does not sync
-// the file to disk. Errors name path. Write fails if [CheckFolder] fails for the folder.
+// Write writes a file with the given mode, less the umask's bits, and the content that write
+// writes. It writes a new file with another name in the same folder, and renames it to path.
+// So it replaces a symbolic link at path. If path is a pipe or a device, it writes to that. It
+// does not sync the file to disk. Errors name path. Write fails if [CheckFolder] fails for the
+// folder.
 func Write(path string, mode fs.FileMode, write func(io.Writer) error) error {
 	name := filepath.Base(path)
 	folder, err := os.OpenRoot(filepath.Dir(path))
@@ -32,13 +33,13 @@ func Write(path string, mode fs.FileMode, write func(io.Writer) error) error {
 		return writeInPlace(path, write)
 	}
 	temp := prefix(path) + rand.Text()
-	f, err := folder.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	f, err := folder.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
 		return of(path, err)
 	}
 	defer folder.Remove(temp) // has no effect after the rename
 	wrote := write(f)
-	err = errors.Join(f.Chmod(mode), f.Close())
+	err = f.Close()
 	switch {
 	case wrote != nil:
 		return of(path, wrote)

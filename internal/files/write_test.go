@@ -12,9 +12,10 @@ import (
 )
 
 func TestWrite(t *testing.T) {
+	defer syscall.Umask(syscall.Umask(0o026))
 	path := filepath.Join(t.TempDir(), "f")
 	for _, content := range []string{"first", "second, which is longer", "3"} {
-		if err := WriteBytes(path, 0o640, []byte(content)); err != nil {
+		if err := WriteBytes(path, 0o666, []byte(content)); err != nil {
 			t.Fatal(err)
 		}
 		got, err := os.ReadFile(path)
