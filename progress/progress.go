@@ -60,6 +60,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"runtime/metrics"
 	"slices"
@@ -282,11 +283,13 @@ func (m *Meter) Note(values ...Value) {
 	m.forget(now)
 }
 
-// keep writes numbers to the file and reports them to the page. After an error it writes nothing more, because a training
-// run must not fail because of its log.
+// keep writes numbers to the file and reports them to the page. After an error it says so and writes nothing more, because
+// a training run must not fail because of its log.
 func (m *Meter) keep(now time.Time, values []Value) {
 	if m.file != nil && m.err == nil {
-		m.err = m.file.write(now, m.steps, values)
+		if m.err = m.file.write(now, m.steps, values); m.err != nil {
+			slog.Warn("progress: the file has no more lines", "cause", m.err)
+		}
 	}
 	all := make([]telemetry.Value, len(values))
 	for i, v := range values {

@@ -104,7 +104,11 @@ func (r *run) attempt(ctx context.Context) (err error) {
 		Waited: r.Model.Waited, PeakFLOPS: r.peak,
 	})
 	if err == nil {
-		defer func() { err = errors.Join(err, r.meter.Close()) }()
+		defer func() {
+			if err := r.meter.Close(); err != nil { // the run has what it was for: its model
+				r.pg.Log().Warn("train: the log is incomplete", "cause", err)
+			}
+		}()
 		err = tryFile("Trace", r.tracePath())
 		if r.pg.Rank() == 0 {
 			err = errors.Join(err, tryFile("Weights", r.Weights))
@@ -127,17 +131,18 @@ func (r *run) attempt(ctx context.Context) (err error) {
 }
 
 // compare makes the ranks agree on what was done after the last step: an evaluation whose end all have seen that took
-// part in it, with the standing after it, and a checkpoint that is complete. It returns an error on all ranks if their samplers or their next
-// learning rates differ. Of the samplers, only the rank may differ, and the seed if the samples are not shuffled. In a
+// part in it, with the standing after it, and a checkpoint that is complete. It returns an error on all ranks if their samplers, their next
+// learning rates or the fields of Config that decide what they call together differ. Of the samplers, only the rank may differ, and the seed if the samples are not shuffled. In a
 // job that survives the loss of ranks, only the ranks that differ from rank 0 get the error, so that the others go on.
 func (r *run) compare(ctx context.Context) error {
 	type settings struct {
 		Sampler          data.Sampler
 		LR               float64
+		Plan             plan
 		Evaluated, Saved int
 		Standing         standing
 	}
-	mine := settings{Sampler: r.Data.Sampler(), Evaluated: r.evaluated, Standing: r.standing}
+	mine := settings{Sampler: r.Data.Sampler(), Plan: r.plan(), Evaluated: r.evaluated, Standing: r.standing}
 	if r.saver != nil && r.pg.Rank() == 0 {
 		if last, err := checkpoint.List(r.Checkpoints); err == nil && len(last) > 0 && last[0].Step == r.step {
 			mine.Saved = r.step
@@ -169,11 +174,25 @@ func (r *run) compare(ctx context.Context) error {
 		if its.LR != all[0].LR {
 			return fmt.Errorf("train: LR(%d) is %v on rank %d and %v on rank 0: want the same schedule on all ranks", r.step, its.LR, rank, all[0].LR)
 		}
+		if its.Plan != all[0].Plan {
+			return fmt.Errorf("train: Config has %+v on rank %d and %+v on rank 0: want the same on all ranks", its.Plan, rank, all[0].Plan)
+		}
 	}
 	if r.evaluated == never {
 		r.evaluated = -1 // from now on only ranks that join later have no say
 	}
 	return nil
+}
+
+// plan has the fields of a Config, or whether they are set, that decide what a rank calls and how it updates the model.
+type plan struct {
+	Epochs, MaxSteps, Accumulate, EvaluateEvery, LogEvery, SaveEvery int
+	ClipNorm                                                         float64
+	Evaluate, Checkpoints, SumLoss, RequireFinite                    bool
+}
+
+func (c *Config) plan() plan {
+	return plan{c.Epochs, c.MaxSteps, c.Accumulate, c.EvaluateEvery, c.LogEvery, c.SaveEvery, c.ClipNorm, c.Evaluate != nil, c.Checkpoints != "", c.SumLoss, c.RequireFinite}
 }
 
 // tryFile returns an error if a file cannot be made at path, the value of a field of Config. Run calls it first,

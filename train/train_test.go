@@ -483,6 +483,32 @@ func TestLoadersThatDiffer(t *testing.T) {
 	})
 }
 
+// If the settings differ that decide what a rank calls, all ranks return an error with both values before the first step.
+func TestSettingsThatDiffer(t *testing.T) {
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		_, err := trained(t.Context(), pg, false, 5, func(c *train.Config) { c.Epochs = 2 + pg.Rank() })
+		if err == nil || !strings.Contains(err.Error(), "Epochs:3") || !strings.Contains(err.Error(), "on rank 1 and {Epochs:2") {
+			return fmt.Errorf("%v, want an error with both numbers of epochs", err)
+		}
+		return nil
+	})
+}
+
+// A disk without space for the log's lines does not cost the run its model.
+func TestLogThatCannotBeWritten(t *testing.T) {
+	if _, err := os.Stat("/dev/full"); err != nil {
+		t.Skip("needs /dev/full: ", err)
+	}
+	weights := filepath.Join(t.TempDir(), "weights")
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		_, err := trained(t.Context(), pg, false, 5, func(c *train.Config) { c.Log, c.Weights = "/dev/full", weights })
+		return err
+	})
+	if _, err := os.Stat(weights); err != nil {
+		t.Error(err)
+	}
+}
+
 // stopping is a model whose ranks stop after the first step.
 type stopping struct{ train.Model }
 
