@@ -380,6 +380,9 @@ func TestInvalidArguments(t *testing.T) {
 		if _, err := divided(mlp(double), pg, kind, nil); !errors.As(err, &m) || m.What != "optimizer state" && m.Index >= 0 {
 			return fmt.Errorf("with two kinds of optimizers: %v", err)
 		}
+		if _, _, err := New(mlp(double), pg, sgd, &Options{Stage: 1 + pg.Rank()}); !errors.As(err, &m) || m.Theirs != "Stage 2" {
+			return fmt.Errorf("with two stages: %v", err)
+		}
 		otherParameter := func([]*nn.Parameter) (Local, error) { return sgd([]*nn.Parameter{w}) }
 		if _, err := divided(mlp(double), pg, otherParameter, nil); err == nil || !strings.Contains(err.Error(), `optimizer of parameter "w", which was not among newLocal's arguments`) {
 			return fmt.Errorf("with another parameter: %v", err)

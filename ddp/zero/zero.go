@@ -83,6 +83,10 @@ func wrap[O Local](ctx context.Context, module nn.Model, pg *comm.ProcessGroup, 
 	if err := comm.Agree(ctx, pg, errors.Join(err, with.check())); err != nil {
 		return nil, nil, err
 	}
+	options := buckets.List{What: "option", Items: []string{fmt.Sprint("Stage ", with.Stage), fmt.Sprint("Slots ", with.Slots), fmt.Sprint("CopyShards ", with.CopyShards)}}
+	if err := buckets.Verify(ctx, pg, options); err != nil { // before the stage decides the sizes of buckets
+		return nil, nil, err
+	}
 	if with.Stage > 1 && with.BucketCapMB == 0 && with.FirstBucketCapMB == 0 && with.BucketCapsMB == nil {
 		with.BucketCapMB = 64
 	}
@@ -101,8 +105,7 @@ func wrap[O Local](ctx context.Context, module nn.Model, pg *comm.ProcessGroup, 
 	if err := comm.Agree(ctx, pg, err); err != nil {
 		return nil, nil, err
 	}
-	lists := []buckets.List{buckets.Listed("optimizer state", names(o.state)), {What: "option", Items: []string{fmt.Sprint("CopyShards ", s.copies), fmt.Sprint("Stage ", s.stage), fmt.Sprint("Slots ", s.slots)}}}
-	if err := buckets.Verify(ctx, pg, lists...); err != nil {
+	if err := buckets.Verify(ctx, pg, buckets.Listed("optimizer state", names(o.state))); err != nil {
 		return nil, nil, err
 	}
 	return &Model{model, s, o.Step}, o, nil
