@@ -127,6 +127,9 @@ func (m *Model) MaxPositions() int {
 	return m.positions.Weight.Shape()[0]
 }
 
+// Vocab returns the number of tokens that the model knows: those from 0 to Vocab() - 1.
+func (m *Model) Vocab() int { return m.head.Weight.Shape()[0] }
+
 // Hidden returns what the logits are computed from, [b t hidden]. opts may be nil.
 func (m *Model) Hidden(ids *autograd.Variable, opts *ForwardOptions) *autograd.Variable {
 	if s := ids.Shape(); len(s) != 2 {

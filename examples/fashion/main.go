@@ -51,8 +51,8 @@ func run(ctx context.Context) error {
 	if !ok {
 		return fmt.Errorf("--model %q, want mlp or cnn", *kind)
 	}
-	if *epochs < 1 {
-		return fmt.Errorf("--epochs %d, want at least 1", *epochs)
+	if *epochs < 1 || flag.NArg() > 0 {
+		return fmt.Errorf("--epochs %d and the arguments %q, want at least 1 and flags alone", *epochs, flag.Args())
 	}
 	pg, err := comm.Init(ctx, nil)
 	if err != nil {

@@ -49,6 +49,9 @@ var (
 )
 
 func run(ctx context.Context) error {
+	if *dir == "" || *files == "" || flag.NArg() > 0 {
+		return fmt.Errorf("--model %q, --data %q and the arguments %q: want both flags, a pattern in quotes, and no argument", *dir, *files, flag.Args())
+	}
 	pg, err := comm.Init(ctx, nil)
 	if err != nil {
 		return err
@@ -70,8 +73,11 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer base.Close()
+	if tok.Len() > base.Model.Vocab() {
+		return fmt.Errorf("%s: the tokenizer has %d tokens, want at most the %d of the model", *dir, tok.Len(), base.Model.Vocab())
+	}
 	save := func() error { return base.Save(ctx, *out, &hf.SaveOptions{Stop: chat.Stop(tok, template)}) }
-	if *rank > 0 {
+	if *rank != 0 {
 		adapters, err := lora.Add(base.Model, &lora.Options{Rank: *rank, Alpha: 2 * float64(*rank)})
 		if err != nil {
 			return err
@@ -82,6 +88,9 @@ func run(ctx context.Context) error {
 		set, err := data.OpenDocuments(pattern, *length, chat.Documents(tok, template), &data.DocumentsOptions{Pack: pack, Padding: max(tok.Pad, 0)})
 		if err != nil {
 			return nil, err
+		}
+		if pg.Rank() == 0 {
+			fmt.Printf("%s: %+v\n", pattern, set.Stats())
 		}
 		return data.NewLoader(set, pg, &o)
 	}
@@ -104,7 +113,7 @@ func run(ctx context.Context) error {
 		return model.Run(func() *autograd.Variable { return base.Model.Loss(b.Vars[0], b.Vars[1], o) })
 	}
 	c := train.Config{
-		Model: model, Optimizer: opt, Data: loader, Epochs: *epochs, Loss: loss, SumLoss: true, ClipNorm: 1, Log: *log, LogEvery: 10, Checkpoints: *checkpoints,
+		Model: model, Optimizer: opt, Data: loader, Epochs: *epochs, Loss: loss, SumLoss: true, ClipNorm: 1, Log: *log, LogEvery: 10, Checkpoints: *checkpoints, Patience: *patience,
 	}
 	if *evalFiles != "" {
 		evalLoader, err := open(*evalFiles, data.LoaderOptions{Batch: *batch, GlobalBatch: *batch * pg.Size()}, false)
@@ -115,7 +124,7 @@ func run(ctx context.Context) error {
 			now, err := metrics.Loss(ctx, pg, model, evalLoader, loss)
 			return []progress.Value{progress.V("eval_loss", now)}, err
 		}
-		c.Best, c.Patience = "eval_loss", *patience
+		c.Best = "eval_loss"
 		c.OnEvaluation = func(_ context.Context, s *train.Status) error {
 			if s.IsBest {
 				return model.OnRank(0, save)

@@ -144,6 +144,9 @@ func run(ctx context.Context) error {
 	if *warmup == 0 {
 		*warmup = max(1, min(*steps/10, 100))
 	}
+	if flag.NArg() > 0 {
+		return fmt.Errorf("the arguments %q: want flags alone, and patterns in quotes", flag.Args())
+	}
 	if *steps < 1 || *batch < 1 || *warmup < 1 || *warmup >= *steps {
 		return fmt.Errorf("--steps %d, --batch %d and --warmup %d, want at least 1 of each, and --warmup below --steps", *steps, *batch, *warmup)
 	}

@@ -91,6 +91,9 @@ func configure() (config, error) {
 		return c, fmt.Errorf("--width %d, --classes %d, --size %d, --batch %d, --warmup %d, --steps %d and --epochs %d, want at least 1 of each",
 			c.width, c.classes, *size, *batch, *warmup, *steps, *epochs)
 	}
+	if flag.NArg() > 0 {
+		return c, fmt.Errorf("the arguments %q: want flags alone", flag.Args())
+	}
 	if *images == "" && *log+*resume+*save != "" {
 		return c, errors.New("--log, --resume and --save need --images")
 	}
