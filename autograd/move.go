@@ -9,7 +9,8 @@ import "github.com/goddp/goddp/device"
 // not moved. MoveTo panics with a [*GraphError] if v is a result, and with a [*device.DTypeError] or a
 // [*device.ShapeError] if t does not fit.
 func (v *Variable) MoveTo(t device.Tensor) error {
-	src := v.Tensor()
+	v.alive()
+	src := v.t
 	switch {
 	case v.node != nil && v.node.leaf == nil:
 		panic(&GraphError{Call: "MoveTo", Variable: v.String(), Reason: "it is the result of an operation, and only a leaf can be moved"})
@@ -19,6 +20,10 @@ func (v *Variable) MoveTo(t device.Tensor) error {
 		panic(&device.ShapeError{Op: "MoveTo of " + v.String(), A: t.Shape, B: src.Shape})
 	}
 	if err := v.Err(); err != nil {
+		return err
+	}
+	v.s.applied++ // a Source fills the memory as for an operation
+	if err := v.use(false); err != nil {
 		return err
 	}
 	t = t.Reshape(src.Shape...)

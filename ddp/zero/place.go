@@ -192,7 +192,9 @@ func (s *shards) initial(b *bucket, k int) (first *autograd.Variable, err error)
 	if !p.Placed() {
 		return p.Initial(s.pg.Device())
 	}
-	gradsink.SetSource(p.Var(), nil) // that of the ranks before
+	if s.isRegrouping {
+		gradsink.SetSource(p.Var(), nil) // that of the ranks before; take sets the values
+	}
 	err = p.Var().MoveTo(b.memory(k))
 	return p.Master(), err
 }

@@ -196,3 +196,41 @@ func TestFrozenParametersHaveNoMasters(t *testing.T) {
 		return nil
 	}, 2)
 }
+
+// A module that another model has divided can be wrapped again, in the same stage or another one, for example with other
+// frozen parameters. It keeps its parameters.
+func TestWrappedAgain(t *testing.T) {
+	onBoth(t, func(pg *comm.ProcessGroup) error {
+		var want []byte
+		for _, stages := range [][2]int{{1, 1}, {1, 3}, {3, 3}, {3, 2}} {
+			net := newChain(double, 0)
+			w := must.New(staged(net, pg, adamW, deep, stages[0]))
+			if _, err := w.train(pg, device.Float64, 0, 2); err != nil {
+				return err
+			}
+			if want == nil {
+				want = must.New(w.wholeBits(net))
+			}
+			frozen := net.blocks[1].Parameters()[0]
+			frozen.Freeze()
+			w, err := staged(net, pg, adamW, deep, stages[1])
+			if stages == [2]int{3, 2} {
+				if err == nil || !strings.Contains(err.Error(), "want stage 3 for frozen parameters") {
+					return fmt.Errorf("a frozen parameter of stage 3 in stage 2: %w", err)
+				}
+				frozen.Var().RequireGrad()
+				w, err = staged(net, pg, adamW, deep, stages[1])
+			}
+			if err != nil {
+				return err
+			}
+			if !bytes.Equal(must.New(w.wholeBits(net)), want) {
+				return fmt.Errorf("stages %v: other parameters", stages)
+			}
+			if _, err := w.train(pg, device.Float64, 2, 3); err != nil {
+				return fmt.Errorf("stages %v: %w", stages, err)
+			}
+		}
+		return nil
+	}, 2)
+}

@@ -63,6 +63,9 @@ type Options struct {
 // shapes of the whole parameters, so that it can form parameter groups in the usual way. Parameters
 // that newLocal leaves out are not optimized. New allocates the state. All ranks call New, in the same
 // order as their other collectives. newLocal is called again for copies of shards, and after a change of the ranks.
+//
+// A module that another model has wrapped may be wrapped again, in the same stage or another one, for example to freeze
+// other parameters. It keeps its parameters, but not the optimizer's state.
 func New[O Local](module nn.Model, pg *comm.ProcessGroup, newLocal func(params []*nn.Parameter) (O, error), opts *Options) (*Model, *Optimizer[O], error) {
 	if pg == nil {
 		return nil, nil, fmt.Errorf("zero: %w", comm.ErrNoGroup)
@@ -80,7 +83,11 @@ func wrap[O Local](ctx context.Context, module nn.Model, pg *comm.ProcessGroup, 
 		err = fmt.Errorf("Options.Hook is %T, but zero reduces gradients to shards with its own hook", with.Hook)
 	}
 	with.Stage, with.Slots = cmp.Or(with.Stage, 1), cmp.Or(with.Slots, 3)
-	if err := comm.Agree(ctx, pg, errors.Join(err, with.check())); err != nil {
+	s := &shards{
+		pg: pg, module: module, stage: with.Stage, slots: with.Slots,
+		copies: with.CopyShards, skipSync: with.SkipInitSync, ignored: with.Ignore,
+	}
+	if err := comm.Agree(ctx, pg, errors.Join(err, with.check(), s.checkDivided())); err != nil {
 		return nil, nil, err
 	}
 	options := buckets.List{What: "option", Items: []string{fmt.Sprint("Stage ", with.Stage), fmt.Sprint("Slots ", with.Slots), fmt.Sprint("CopyShards ", with.CopyShards)}}
@@ -90,11 +97,7 @@ func wrap[O Local](ctx context.Context, module nn.Model, pg *comm.ProcessGroup, 
 	if with.Stage > 1 && with.BucketCapMB == 0 && with.FirstBucketCapMB == 0 && with.BucketCapsMB == nil {
 		with.BucketCapMB = 64
 	}
-	largest := 2 << 20 * max(with.BucketCapMB, with.FirstBucketCapMB, slices.Max(append(with.BucketCapsMB, 0)))
-	s := &shards{
-		pg: pg, module: module, stage: with.Stage, slots: with.Slots, largest: int(largest),
-		copies: with.CopyShards, skipSync: with.SkipInitSync, ignored: with.Ignore,
-	}
+	s.largest = int(2 << 20 * max(with.BucketCapMB, with.FirstBucketCapMB, slices.Max(append(with.BucketCapsMB, 0))))
 	with.Hook = s
 	model, err := ddp.New(module, pg, &with.Options)
 	if err != nil {
@@ -126,6 +129,16 @@ func (o Options) check() error {
 		return fmt.Errorf("CheckReplicas is %d in stage %d, in which no rank has a replica, want 0", o.CheckReplicas, o.Stage)
 	case o.CopyShards:
 		return fmt.Errorf("CopyShards is set in stage %d, want stage 1", o.Stage)
+	}
+	return nil
+}
+
+// checkDivided returns an error if a parameter is divided by another model of stage 3, and Place will not move it.
+func (s *shards) checkDivided() error {
+	for _, p := range s.module.Parameters() {
+		if p.Part() != nil && !s.Holds(p) {
+			return fmt.Errorf("%v is divided among the ranks by a model of stage 3, and stage %d does not place it: want stage 3 for frozen parameters", p, s.stage)
+		}
 	}
 	return nil
 }
