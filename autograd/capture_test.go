@@ -17,6 +17,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cuda"
+	"github.com/goddp/goddp/internal/gradsink"
 	"github.com/goddp/goddp/internal/testkit/commtest"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
@@ -528,22 +529,38 @@ func TestEmulatedCapturedStepsWithBranches(t *testing.T) {
 	}
 }
 
-// The gradients of weights are on a branch of a captured step, unless their products fill a GPU.
+// The gradients of weights are on a branch of a captured step, unless their products fill a GPU, or read the memory of a
+// Source, which has other values after the next operation.
 func TestEmulatedBranchOfACapturedStep(t *testing.T) {
-	for width, branches := range map[int]int{64: 2, 1 << 14: 1} {
-		dev := commtest.FakeGPUs(t, 1)[0]
-		net := nn.Sequential(nn.Linear(128, width, nil), nn.Linear(width, 128, nil))
+	linear := func(in, out int) nn.Module { return nn.Linear(in, out, nil) }
+	for _, c := range []struct {
+		name      string
+		layers    []nn.Module
+		hasSource bool // of the input
+		branches  int
+	}{
+		{"small", []nn.Module{linear(128, 64), linear(64, 128)}, false, 2},
+		{"large", []nn.Module{linear(128, 1<<14), linear(1<<14, 128)}, false, 1},
+		{"one", []nn.Module{linear(128, 64)}, false, 2},
+		{"one, with a Source", []nn.Module{linear(128, 64)}, true, 1},
+	} {
+		dev, net := commtest.FakeGPUs(t, 1)[0], nn.Sequential(c.layers...)
 		if err := nn.Place(net, dev, 5); err != nil {
 			t.Fatal(err)
 		}
+		query := autograd.Zeros(dev, device.Float32, 128).RequireGrad()
+		if c.hasSource {
+			gradsink.SetSource(query, &supplier{})
+		}
 		step := autograd.Capture(dev, func(in ...*autograd.Variable) (*autograd.Variable, error) {
+			query.ZeroGrad()
 			for _, p := range net.Parameters() {
 				p.Var().ZeroGrad()
 			}
-			loss := autograd.Mean(net.Forward(in[0]))
+			loss := autograd.Mean(net.Forward(autograd.Reshape(query, 1, 128)))
 			return loss, loss.Backward(nil)
 		}, &autograd.CaptureOptions{Required: true, Warmup: 1})
-		x, trace := autograd.Zeros(dev, device.Float32, 1, 128).Retain(), profile.Of(dev)
+		x, trace := autograd.Zeros(dev, device.Float32, 1).Retain(), profile.Of(dev)
 		for range 3 {
 			lossOf(t, step, x)
 			trace.Start() // behind the first step
@@ -566,8 +583,8 @@ func TestEmulatedBranchOfACapturedStep(t *testing.T) {
 				streams[e.TID] = true
 			}
 		}
-		if len(streams) != branches {
-			t.Errorf("the products of a step with layers of %d are on %d branches, want %d", width, len(streams), branches)
+		if len(streams) != c.branches {
+			t.Errorf("%s: the products of a step are on %d branches, want %d", c.name, len(streams), c.branches)
 		}
 	}
 }
