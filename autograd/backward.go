@@ -241,7 +241,7 @@ func (p *pass) through(n *node) (err error) {
 	p.s.applied++
 	for j, v := range n.in {
 		c.In = append(c.In, v.t)
-		if v.mem.source != nil && n.saves(j) {
+		if v.hasSource() && n.saves(j) {
 			err = cmp.Or(err, v.use(true))
 		}
 	}
@@ -283,7 +283,7 @@ func (p *pass) through(n *node) (err error) {
 	// the gradients of results are computed. Later inputs come before earlier inputs, just
 	// as a pass reaches later layers before earlier layers.
 	_, mayFork := n.fn.(weighted)
-	mayFork = mayFork && p.aside != nil && !n.fillsGPU() && n.in[0].mem.source == nil && slices.ContainsFunc(n.in, func(v input) bool { return v.node != nil && v.node.leaf == nil })
+	mayFork = mayFork && p.aside != nil && !n.fillsGPU() && !n.in[0].hasSource() && slices.ContainsFunc(n.in, func(v input) bool { return v.node != nil && v.node.leaf == nil })
 	var done [3]bool // the inputs of a joint whose gradients were computed with that of a leaf
 	for _, leaves := range []bool{true, false} {
 		needed := func(i int) bool {

@@ -100,12 +100,11 @@ func (f matMul) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g 
 func Linear(x, w, bias *Variable) *Variable { return linearOf(x, w, bias, kernels.NoActivation) }
 
 // Linears returns [Linear] of x with each of the weights. biases holds a bias or nil for each weight. Their bits and
-// gradients are those of Linear, but one kernel may compute all of them, unless a weight or bias has a Source: memory keeps
-// the values of a Source for one operation only.
+// gradients are those of Linear, but one kernel may compute all of them.
 func Linears(x *Variable, weights, biases []*Variable) []*Variable {
 	var all []kernels.Projection
 	var out []*Variable
-	if slices.ContainsFunc(slices.Concat(weights, biases), func(v *Variable) bool { return v != nil && v.mem.source != nil }) {
+	if slices.ContainsFunc(slices.Concat(weights, biases), (*Variable).hasSource) {
 		for i, w := range weights {
 			out = append(out, Linear(x, w, biases[i]))
 		}

@@ -35,7 +35,7 @@ func AddRMSNorm(x, y *Variable, shape []int, weight *Variable, eps float64) (sum
 // addNormalise returns x + y and f of this sum. They are two operations of the graph with separate gradients, but the
 // kernel of the second computes the results of both.
 func addNormalise(f *groupNorm, x, y, weight, bias *Variable) (sum, normed *Variable) {
-	if !x.t.Shape.Equal(y.t.Shape) {
+	if !x.t.Shape.Equal(y.t.Shape) || x.hasSource() || y.hasSource() {
 		sum = Add(x, y)
 		return sum, normalise(f, sum, weight, bias)
 	}

@@ -51,8 +51,11 @@ func Rotary(x, cos, sin *Variable, opts *RotaryOptions) *Variable {
 	return Apply(f, x)
 }
 
-// RotaryBoth applies [Rotary] to all heads of x and y, which have as many rows. One kernel computes both.
+// RotaryBoth applies [Rotary] to all heads of x and y, which have as many rows. One kernel may compute both.
 func RotaryBoth(x, y, cos, sin *Variable) (rotatedX, rotatedY *Variable) {
+	if x.hasSource() {
+		return Rotary(x, cos, sin, nil), Rotary(y, cos, sin, nil)
+	}
 	f := rotary{cos: cos.Tensor(), sin: sin.Tensor(), angles: [2]*Variable{cos, sin}}
 	first, second := &laterRotary{rotary: f}, &jointRotary{rotary: f}
 	rotatedX = Apply(first, x)

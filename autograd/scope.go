@@ -186,6 +186,10 @@ func (v *Variable) alive() {
 	}
 }
 
+// hasSource reports whether v's memory keeps v's values for one operation only, so that no later operation may read them.
+// A nil v has no memory.
+func (v *Variable) hasSource() bool { return v != nil && v.mem.source != nil }
+
 // use precedes each read of v's memory by an operation, the one that s.applied counts.
 func (v *Variable) use(isTaped bool) error {
 	if v.mem.source == nil {

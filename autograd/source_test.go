@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/gradsink"
 )
 
@@ -73,22 +74,32 @@ func (f filler) Use(uint64, bool) error {
 }
 func (filler) Read(string) {}
 
-// Linears reads each weight before its memory gets the values of the next one.
-func TestLinearsOfSources(t *testing.T) {
+// Operations that one kernel may compute together read each operand before its memory gets the values of another one.
+func TestJointOperationsOfSources(t *testing.T) {
 	dev := newDevice(t)
-	x := autograd.FromSlice(dev, []float64{1, 1}, 1, 2)
-	var weights []*autograd.Variable
-	for i := range 2 {
-		w := autograd.FromSlice(dev, []float64{0, 0}, 1, 2)
-		if i > 0 {
-			gradsink.Rebind(w, weights[0].Tensor())
-		}
-		gradsink.SetSource(w, filler{w, float64(i + 1)})
-		weights = append(weights, w)
+	of := func(value float64, shape ...int) *autograd.Variable {
+		return autograd.AddScalar(autograd.Zeros(dev, device.Float64, shape...), value)
 	}
-	for i, y := range autograd.Linears(x, weights, make([]*autograd.Variable, 2)) {
-		if got, want := y.Item(), float64(2*(i+1)); got != want {
-			t.Errorf("product with weight %d: %v, want %v", i, got, want)
+	mem := of(0, 2)
+	sourced := func(value float64, shape ...int) *autograd.Variable {
+		v := of(0, shape...)
+		gradsink.Rebind(v, mem.Tensor())
+		gradsink.SetSource(v, filler{v, value})
+		return v
+	}
+	expect := func(what string, v *autograd.Variable, want float64) {
+		t.Helper()
+		if got := read(t, v)[0]; got != want {
+			t.Errorf("%s is %v, want %v", what, got, want)
 		}
 	}
+	products := autograd.Linears(of(1, 1, 2), []*autograd.Variable{sourced(1, 1, 2), sourced(2, 1, 2)}, make([]*autograd.Variable, 2))
+	expect("the first product", products[0], 2)
+	expect("the second product", products[1], 4)
+	sum, normed := autograd.AddRMSNorm(of(1, 2), sourced(2, 2), []int{2}, sourced(5, 2), 0)
+	expect("the sum", sum, 3)
+	expect("the normalized sum", normed, 5)
+	x, y := autograd.RotaryBoth(sourced(3, 1, 1, 1, 2), sourced(4, 1, 1, 1, 2), of(1, 1, 1), of(0, 1, 1))
+	expect("the first rotated operand", x, 3)
+	expect("the second rotated operand", y, 4)
 }
