@@ -1,5 +1,5 @@
 // Command decoder measures steps of a model of Llama's shapes on random tokens: full training or adapters of low rank,
-// or the decoding of new tokens. Its peer in PyTorch is a program of the same shapes.
+// or the decoding of new tokens. Its peer in PyTorch is bench/torch_decoder.py.
 //
 //	go run ./cmd/golaunch --nproc-per-node 2 ./bench/decoder --batch 8 --length 2048          Llama 3.2 1B's shapes
 //	go run ./bench/decoder --layers 32 --hidden 4096 --inner 14336 --lora 16                   8B's, adapters alone
@@ -7,7 +7,7 @@
 //	go run ./bench/decoder --documents packed                                                  documents of Alpaca's lengths
 //	go run ./bench/decoder --documents padded --batch 64 --length 512
 //
-// bench/torch_lora.py is the peer of adapters. Rank 0 prints one JSON object.
+// Rank 0 prints one JSON object.
 package main
 
 import (
