@@ -46,6 +46,8 @@ if args.ranks > 1:
     programs |= {f"goddp zero{stage}": [*goddp, "--stage", str(stage)] for stage in (1, 2, 3)}
 for way, attention in itertools.product(("eager", "compiled"), ("flash", "cudnn")):
     programs[f"PyTorch {way} {attention}"] = [*torch, "--attention", attention, *(["--compile"] if way == "compiled" else [])]
+if args.ranks > 1:
+    programs["PyTorch fsdp"] = [*torch, "--attention", "cudnn", "--compile", "--fsdp"]
 if args.programs:
     programs = {name: p for name, p in programs.items() if name in args.programs or any(word in name for word in args.programs if word not in programs)}
 if not programs or args.steps <= skipped:

@@ -1,6 +1,6 @@
-"""examples/gpt in PyTorch DDP, for bench/gpt2.sh: the same model, data, schedule and log, as PyTorch's users
-write them. It has autocast to bfloat16, fused AdamW, gradients as views of buckets, and pinned batches that
-are copied ahead.
+"""examples/gpt in PyTorch DDP or FSDP2, for bench/gpt2.sh: the same model, data, schedule and log, as PyTorch's users
+write them. It has autocast to bfloat16 (FSDP2: parameters in bfloat16), fused AdamW, gradients as views of buckets, and
+pinned batches that are copied ahead.
 
     torch_gpt2.py --tokens 'shards/train_*.bin' --init gpt2.safetensors --size 124M --batch 64 --compile
 """
@@ -34,6 +34,7 @@ flags.add_argument("--weight-decay", type=float, default=0.1)
 flags.add_argument("--log")
 flags.add_argument("--log-every", type=int, default=10)
 flags.add_argument("--compile", action="store_true")
+flags.add_argument("--fsdp", action="store_true", help="shard parameters, gradients and the optimizer's state: FSDP2, with compiled blocks")
 flags.add_argument("--attention", choices=("flash", "cudnn"), help="the backend of attention on a GPU")
 args = flags.parse_args()
 vocab, tokens = 50304, 50257
@@ -92,7 +93,7 @@ class GPT(nn.Module):
         for block in t["h"]:
             x = block(x)
         logits = F.linear(t["ln_f"](x), t["wte"].weight)
-        return F.cross_entropy(logits.view(-1, vocab), following.view(-1))
+        return F.cross_entropy(logits.view(-1, vocab).float(), following.view(-1))
 
 
 class Shards:
@@ -144,8 +145,17 @@ def mean(value):
 core = GPT().to(device)
 if args.init:
     load(core, args.init)
-model = torch.compile(core) if args.compile else core
-if ranks > 1:
+model = torch.compile(core) if args.compile and not args.fsdp else core
+if args.fsdp:
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
+    for block in core.transformer["h"]:
+        if args.compile:
+            block.compile()
+        fully_shard(block, mp_policy=policy)
+    fully_shard(core, mp_policy=policy)
+elif ranks > 1:
     model = DistributedDataParallel(model, device_ids=[device.index] if gpu else None, gradient_as_bucket_view=True)
 matrices = [p for p in core.parameters() if p.dim() > 1]
 rest = [p for p in core.parameters() if p.dim() <= 1]
@@ -155,7 +165,7 @@ optimizer = torch.optim.AdamW(
 )
 train = Shards(args.tokens)
 held_out = Shards(args.validate) if args.validate else None
-autocast = (lambda: torch.autocast("cuda", torch.bfloat16)) if gpu else contextlib.nullcontext
+autocast = (lambda: torch.autocast("cuda", torch.bfloat16)) if gpu and not args.fsdp else contextlib.nullcontext
 log = open(args.log, "a") if args.log and rank == 0 else None
 start = time.perf_counter()
 
