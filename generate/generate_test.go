@@ -164,18 +164,32 @@ func TestSampling(t *testing.T) {
 	}
 }
 
-// Text comes as soon as it is certain, and ends before a stop string.
-func TestStream(t *testing.T) {
-	var got []string
-	s := generate.NewStream([]string{"\nUser:", "END"}, func(text string) { got = append(got, text) })
-	pieces := []string{"He", "llo E", "N", "T", "\nUs", "e it\nUser", ": no", "more"}
-	for i, p := range pieces {
-		if more := s.Add(p); more != (i < 6) {
-			t.Errorf("after %q more is %v", p, more)
+// pieces are the texts of the tokens that are generated, whatever they are.
+type pieces []string
+
+func (p *pieces) Next(int) string {
+	next := (*p)[0]
+	*p = (*p)[1:]
+	return next
+}
+func (p *pieces) End() string { return "EN" }
+
+// Text comes as soon as it is certain, and ends before a stop string. What was held back comes at the end.
+func TestText(t *testing.T) {
+	dev := cpu.New(nil)
+	defer dev.Close()
+	g := must.New(generate.New(models(t, dev)["GPT-2"], 1, 40))
+	for _, tt := range []struct{ next, want, left []string }{
+		{[]string{"He", "llo E", "N", "T", "\nUs", "e it\nUser", ": no", "more"}, []string{"He", "llo ", "ENT", "\nUse it"}, []string{"more"}},
+		{[]string{"He", "END it"}, []string{"He"}, nil},
+		{[]string{"He", "EN"}, []string{"He", "EN", "EN"}, nil},
+	} {
+		var got []string
+		p := pieces(slices.Clone(tt.next))
+		o := &generate.Options{MaxTokens: len(p)}
+		err := g.Text(t.Context(), []int{1}, &p, []string{"\nUser:", "END"}, o, func(text string) { got = append(got, text) })
+		if err != nil || !slices.Equal(got, tt.want) || !slices.Equal(p, tt.left) {
+			t.Errorf("%q: got %q with %q left, want %q with %q (%v)", tt.next, got, p, tt.want, tt.left, err)
 		}
-	}
-	s.Close()
-	if want := []string{"He", "llo ", "ENT", "\nUse it"}; !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
 	}
 }
