@@ -11,23 +11,21 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// Matrix is a matrix that one of several ranks orthogonalizes.
+// Matrix is a matrix of which each rank has a part, and which one of them orthogonalizes.
 type Matrix struct {
 	Param *nn.Parameter
-	Rank  int           // the rank that orthogonalizes it
-	Part  device.Tensor // [elements of this rank's part]; the zero Tensor with [Muon.Divide]
-	Whole device.Tensor // [rows columns]; the zero Tensor with [Muon.DivideParts] on other ranks than Rank
+	Rank  int           // the rank that orthogonalizes the matrix
+	Part  device.Tensor // [elements] of this rank's part
+	Whole device.Tensor // [rows columns]; the zero Tensor on other ranks than Rank
 }
 
-// division divides the matrices among ranks. It is a StepHook.
+// division divides the matrices among ranks. With Divide the part of each rank is all of Whole.
 type division struct {
 	muon     *Muon
 	rank     int
 	matrices map[*slot]Matrix
-	memory   []*autograd.Variable               // owns that of the matrices
-	gather   func() error                       // gathers all results, with Divide; else nil
-	exchange func(ms []Matrix, back bool) error // with DivideParts; else nil
-	next     StepHook                           // the hook that was set before; nil: none
+	memory   []*autograd.Variable // owns that of the matrices
+	exchange func(ms []Matrix, back bool) error
 }
 
 // Divide divides the matrices among size ranks: in the following steps each rank orthogonalizes only its
@@ -44,20 +42,22 @@ type division struct {
 // If gather returns an error, Step returns an [*InconsistentError]. The results take as much memory as the
 // matrices in Float32. Divide returns an error if there is too little memory for them.
 func (o *Muon) Divide(rank, size int, gather func(all, mine device.Tensor) error) error {
-	d := &division{muon: o, rank: rank, matrices: map[*slot]Matrix{}}
 	type results struct{ all, mine device.Tensor }
 	var byType []results
-	d.gather = func() error {
+	exchange := func(_ []Matrix, back bool) error {
 		for _, r := range byType {
+			if !back {
+				continue // each rank has the whole matrices
+			}
 			if err := gather(r.all, r.mine); err != nil {
-				return fmt.Errorf("gathering orthogonalized matrices: %w", err)
+				return err
 			}
 		}
 		return nil
 	}
 	const alignment = device.Align / 4 // results start at multiples of this number of elements
 	length := func(s *slot) int { return (s.Shape().Len() + alignment - 1) / alignment * alignment }
-	err := o.deal(size, func(dt device.DType, shares [][]*slot) error {
+	return o.divide(rank, size, exchange, func(d *division, dt device.DType, shares [][]*slot) error {
 		part := 0 // the number of elements of a rank
 		for _, share := range shares {
 			n := 0
@@ -74,17 +74,14 @@ func (o *Muon) Divide(rank, size int, gather func(all, mine device.Tensor) error
 			at := r * part
 			for _, s := range share {
 				rows, columns := matrix(s.Shape())
-				d.matrices[s] = Matrix{Param: s.Parameter, Rank: r, Whole: all.Range(at, at+rows*columns).Reshape(rows, columns)}
+				part := all.Range(at, at+rows*columns)
+				d.matrices[s] = Matrix{s.Parameter, r, part, part.Reshape(rows, columns)}
 				at += length(s)
 			}
 		}
 		byType = append(byType, results{all, all.Range(rank*part, (rank+1)*part)})
 		return nil
 	})
-	if err == nil {
-		o.division, o.hook = d, d
-	}
-	return err
 }
 
 // DivideParts is Divide for an optimizer of parts ([nn.NewPart]), which has a part of each matrix on each of size ranks.
@@ -92,12 +89,11 @@ func (o *Muon) Divide(rank, size int, gather func(all, mine device.Tensor) error
 // orthogonalizes these matrices, and sends the parts of the results back. For this Step calls exchange twice, after it
 // is known that the step is not skipped, with the matrices that have gradients. exchange must copy each Part of all ranks
 // to its place in Whole on the matrix's rank; and if back is set, each Whole to Part on all ranks. Both must be ordered as
-// the gather of Divide. A hook that was set before is still called, but for Updated.
+// the gather of Divide. A [StepHook]'s Updated is not called.
 //
 // The memory of Part and Whole is twice that of the matrices in Float32, divided by the number of ranks.
 func (o *Muon) DivideParts(rank, size int, exchange func(ms []Matrix, back bool) error) error {
-	d := &division{muon: o, rank: rank, matrices: map[*slot]Matrix{}, exchange: exchange, next: o.hook}
-	err := o.deal(size, func(dt device.DType, shares [][]*slot) (err error) {
+	return o.divide(rank, size, exchange, func(d *division, dt device.DType, shares [][]*slot) (err error) {
 		for r, share := range shares {
 			for _, s := range share {
 				m := Matrix{Param: s.Parameter, Rank: r}
@@ -115,15 +111,13 @@ func (o *Muon) DivideParts(rank, size int, exchange func(ms []Matrix, back bool)
 		}
 		return nil
 	})
-	if err == nil {
-		o.division, o.hook = d, d
-	}
-	return err
 }
 
-// deal calls f for each type of matrices, with the matrices of each rank. It goes from the largest matrix to the smallest,
-// and deals each to the rank with the least work so far.
-func (o *Muon) deal(size int, f func(dt device.DType, shares [][]*slot) error) error {
+// divide divides the work of the following steps. It calls place for each type of matrices, with the matrices of each rank,
+// to fill division.matrices. It goes from the largest matrix to the smallest, and deals each to the rank with the least work
+// so far.
+func (o *Muon) divide(rank, size int, exchange func([]Matrix, bool) error, place func(d *division, dt device.DType, shares [][]*slot) error) error {
+	d := &division{muon: o, rank: rank, matrices: map[*slot]Matrix{}, exchange: exchange}
 	work := func(s *slot) int {
 		rows, columns := matrix(s.Shape())
 		return rows * columns * min(rows, columns)
@@ -145,10 +139,11 @@ func (o *Muon) deal(size int, f func(dt device.DType, shares [][]*slot) error) e
 			load[r] += work(s)
 			shares[r] = append(shares[r], s)
 		}
-		if err := f(dt, shares); err != nil {
+		if err := place(d, dt, shares); err != nil {
 			return fmt.Errorf("optim: dividing matrices among %d ranks: %w", size, err)
 		}
 	}
+	o.division, o.finish = d, d.finish
 	return nil
 }
 
@@ -162,11 +157,8 @@ func (d *division) allocate(dt device.DType, shape ...int) (device.Tensor, error
 	return v.Tensor(), nil
 }
 
-// Updated does nothing: only Complete updates the matrices.
-func (d *division) Updated(*nn.Parameter) {}
-
-// Complete exchanges the results and updates the matrices.
-func (d *division) Complete() error {
+// finish exchanges the matrices, orthogonalizes those of this rank, and updates the parameters.
+func (d *division) finish() error {
 	var ready []*slot
 	var ms []Matrix
 	for _, s := range d.muon.ready {
@@ -174,36 +166,6 @@ func (d *division) Complete() error {
 			ready, ms = append(ready, s), append(ms, m)
 		}
 	}
-	var err error
-	if d.exchange == nil {
-		err = d.gather()
-	} else {
-		err = d.orthogonalize(ready, ms)
-	}
-	if err != nil {
-		return err
-	}
-	for i, s := range ready {
-		if s.Var().Shape().Len() == 0 {
-			continue
-		}
-		r, result := s.rule.(*muonRule), ms[i].Whole
-		if d.exchange != nil {
-			result = ms[i].Part
-		}
-		scratch := d.muon.scratch[result.DType].Tensor().Range(0, result.Len())
-		if err := r.apply(s, result.Flat(), scratch, device.Tensor{}, device.Tensor{}); err != nil {
-			return fmt.Errorf("update of %s: %w", s.Name(), err)
-		}
-	}
-	if d.next == nil {
-		return nil
-	}
-	return d.next.Complete()
-}
-
-// orthogonalize orthogonalizes this rank's share of matrices that the ranks have in parts.
-func (d *division) orthogonalize(ready []*slot, ms []Matrix) error {
 	if err := d.exchange(ms, false); err != nil {
 		return fmt.Errorf("exchanging matrices: %w", err)
 	}
@@ -225,6 +187,16 @@ func (d *division) orthogonalize(ready []*slot, ms []Matrix) error {
 	}
 	if err := d.exchange(ms, true); err != nil {
 		return fmt.Errorf("exchanging orthogonalized matrices: %w", err)
+	}
+	for i, s := range ready {
+		part := ms[i].Part
+		if part.Len() == 0 {
+			continue
+		}
+		scratch := d.muon.scratch[part.DType].Tensor().Range(0, part.Len())
+		if err := s.rule.(*muonRule).apply(s, part, scratch, device.Tensor{}, device.Tensor{}); err != nil {
+			return fmt.Errorf("update of %s: %w", s.Name(), err)
+		}
 	}
 	return nil
 }

@@ -229,19 +229,15 @@ func (r *muonRule) update(s *slot, scaled Scaled, _ *batch) error {
 	}
 	k, stream := kernels.Of(v.Device()), v.Device().Compute()
 	w := r.muon.workspace(r.velocity.DType(), s.Shape())
-	d := r.muon.division
-	if d != nil && d.exchange != nil {
+	if d := r.muon.division; d != nil {
 		return r.accelerate(k, stream, s, scaled, d.matrices[s].Part, w.next.Flat().Range(0, v.Shape().Len()))
 	}
-	if err := r.accelerate(k, stream, s, scaled, w.u.Flat(), w.next.Flat()); err != nil || d != nil && d.matrices[s].Rank != d.rank {
+	if err := r.accelerate(k, stream, s, scaled, w.u.Flat(), w.next.Flat()); err != nil {
 		return err
 	}
 	o, scratch, err := w.orthogonalize(k, stream)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case d != nil:
-		return k.Copy(stream, d.matrices[s].Whole, o)
 	}
 	return r.apply(s, o, scratch, s.skip(), scaled.Overflow)
 }

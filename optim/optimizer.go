@@ -106,6 +106,7 @@ type optimizer struct {
 	ready        []*slot       // the slots that have a gradient in the current step
 	batch        batch         // empty between steps
 	hook         StepHook      // nil: none
+	finish       func() error  // makes the updates that need other ranks, if no update is skipped; nil: there are none
 	committed    func()        // see OnCommit
 	capturing    *capture.Step // the step that is being captured and has a step of this optimizer; else nil
 	inconsistent error         // the error that Step returns until a state is loaded; nil: none
@@ -287,8 +288,12 @@ func (o *optimizer) conclude(s Scaled, updated int, err error) error {
 			s.unused = false
 			s.SetMaster(nil)
 		}
-		if o.hook != nil {
-			updated, err = len(o.ready), o.hook.Complete()
+		updated = len(o.ready)
+		if o.finish != nil {
+			err = o.finish()
+		}
+		if err == nil && o.hook != nil {
+			err = o.hook.Complete()
 		}
 	}
 	if errors.Is(err, device.ErrSkipped) {
@@ -452,7 +457,7 @@ func (o *optimizer) update(scaled Scaled) (updated int, err error) {
 		if err != nil {
 			return updated, fmt.Errorf("update of %s: %w", s.Name(), err)
 		}
-		if o.hook != nil {
+		if o.hook != nil && o.finish == nil {
 			o.hook.Updated(s.Parameter)
 		}
 	}
