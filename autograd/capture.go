@@ -132,7 +132,7 @@ type variant struct {
 	// changes is the number of the state's changes. After a further one the captured work may use memory that is gone.
 	changes uint64
 
-	operations   map[device.DType]float64 // of one replay, if they are counted
+	operations   map[device.DType]float64 // of one replay; nil if they were not counted when it was captured
 	begins, ends bool                     // begins: the captured work began a new step; ends: that step then had a Backward
 }
 
@@ -263,7 +263,6 @@ func (c *captured) closeAll() (err error) {
 	return err
 }
 
-// bytesOf returns the number of bytes of variables.
 // largest returns the index of the capture with the largest inputs, or -1 if there is none.
 func (c *captured) largest() (at int) {
 	at = -1
@@ -275,6 +274,7 @@ func (c *captured) largest() (at int) {
 	return at
 }
 
+// bytesOf returns the number of bytes of variables.
 func bytesOf(in []*Variable) (n int) {
 	for _, v := range in {
 		n += v.t.Bytes()

@@ -21,7 +21,7 @@ import (
 
 // Folder is a folder of the hub and its model.
 type Folder struct {
-	// Model is on the device, with the weights of the folder.
+	// Model has the weights of the folder. Open does not place it.
 	Model *decoder.Model
 	// Dir is the folder that was loaded.
 	Dir string
@@ -35,7 +35,7 @@ type Folder struct {
 	set          *safetensors.Set
 }
 
-// LoadOptions are the choices of [Load].
+// LoadOptions are the choices of [Load] and [Open].
 type LoadOptions struct {
 	// DType is the type of the parameters, to which the files' numbers are converted; Invalid means Float32.
 	DType device.DType
@@ -66,9 +66,9 @@ func Load(dir string, dev device.Device, opts *LoadOptions) (*Folder, error) {
 	return f, nil
 }
 
-// Open opens a folder and does not place its model. The files stay open until Close, and a parameter's weights are read
-// when it is placed, or by [nn.Parameter.Initial]. ddp.New and zero.New place the model; in stage 3 of package ddp/zero no
-// rank then ever holds all of it. opts may be nil.
+// Open opens a folder and does not place its model: ddp.New and zero.New do. In stage 3 of package ddp/zero no rank then ever
+// holds all of it. The files stay open until Close. A parameter's weights are read when it is placed, or by
+// [nn.Parameter.Initial]. opts may be nil. Errors are those of Load.
 func Open(dir string, opts *LoadOptions) (*Folder, error) {
 	f, err := open(dir, *cmp.Or(opts, &LoadOptions{}))
 	if err != nil {

@@ -39,10 +39,10 @@ var copied = []string{
 }
 
 // Save writes the model with its present weights to a folder, which it makes if necessary: config.json as it was read,
-// with the type of the parameters; the weights; the files of the tokenizer and of generation. One rank calls Save, within
-// OnRank of its model (packages ddp and ddp/zero), which may have divided the weights. It
-// waits until the device has computed the weights, or until ctx ends. Each file is replaced when the new one is
-// complete. Files of weights that dir had before, and that are not part of the model, are removed. opts may be nil.
+// with the type of the parameters; the weights; the files of the tokenizer and of generation. In a job one rank calls Save,
+// within OnRank of the model of package ddp or ddp/zero, because the ranks may have divided the weights. Save waits until the
+// device has computed the weights, or until ctx ends. Each file is replaced when the new one is complete. Files of weights
+// that dir had before, and that are not part of the model, are removed. opts may be nil.
 func (f *Folder) Save(ctx context.Context, dir string, opts *SaveOptions) error {
 	if err := f.save(ctx, dir, *cmp.Or(opts, &SaveOptions{})); err != nil {
 		return fmt.Errorf("hf: %w", err)

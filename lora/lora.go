@@ -156,8 +156,8 @@ func (a *Adapters) Layers() []string {
 }
 
 // Merge adds the adapters to the weights, which are computed in Float32 and rounded once, and removes them from the
-// model. Then all parameters of the model can be trained. If package ddp/zero divides the weights, call it within Whole of
-// its model, on all ranks. The error comes from the device.
+// model. Then all parameters of the model can be trained. If package ddp/zero divides the weights, all ranks
+// call Merge within Whole of its model. The error comes from the device.
 func (a *Adapters) Merge() error {
 	for _, l := range a.layers {
 		if err := l.merge(); err != nil {

@@ -1,7 +1,6 @@
 package nn
 
 import (
-	"cmp"
 	"fmt"
 
 	"github.com/goddp/goddp/autograd"
@@ -50,50 +49,31 @@ func Place(m Model, dev device.Device, seed uint64) error {
 // for example to keep only a part of each.
 func PlaceExcept(m Model, dev device.Device, seed uint64, leaves func(*Parameter) bool) error {
 	var offset uint64
-	place := func(kind, name string, v *value, set func() error) error {
+	place := func(kind, name string, v *value, create func(device.Device) error) error {
+		v.seed, v.offset = seed, offset
+		offset += uint64(v.shape.Len())
 		err := error(nil)
-		if v.seed, v.offset = seed, offset; v.isOn(dev, name) {
+		if v.isOn(dev, name) {
 			err = v.v.Err()
 		} else {
-			err = set()
+			err = create(dev)
 		}
 		if err != nil {
 			return fmt.Errorf("nn: placing %s %s on %v: %w", kind, name, dev, err)
 		}
-		offset += uint64(v.shape.Len())
 		return nil
 	}
 	for _, p := range m.Parameters() {
-		err := place("parameter", p.name, p.value, func() error {
-			if leaves(p) {
-				return nil
-			}
-			first, err := p.initial(dev)
-			if err != nil {
-				return err
-			}
-			made, err := converted(first, p.dtype)
-			if err != nil {
-				return err
-			}
-			if p.place(made); made != first {
-				p.SetMaster(first)
-			}
-			return nil
-		})
-		if err != nil {
+		create := p.create
+		if leaves(p) {
+			create = func(device.Device) error { return nil }
+		}
+		if err := place("parameter", p.name, p.value, create); err != nil {
 			return err
 		}
 	}
 	for _, b := range Buffers(m) {
-		err := place("buffer", b.name, b.value, func() error {
-			v, err := b.initial(dev)
-			if err == nil {
-				b.v = v.SetName(cmp.Or(b.path, b.name))
-			}
-			return err
-		})
-		if err != nil {
+		if err := place("buffer", b.name, b.value, b.create); err != nil {
 			return err
 		}
 	}

@@ -121,9 +121,10 @@ func UnfreezeBase(m Model) {
 // no effect on a parameter that is placed.
 func (p *Parameter) SetInit(init Init) { p.init = init }
 
-// Initial returns a new variable with the values that the parameter's Init has for it, without placing the parameter: to
-// read the weights of a model, one after the other, that is larger than the memory. They are Float32 values that are not
-// rounded if [Parameter.KeepsMaster], and else have the parameter's type. The caller frees the variable.
+// Initial returns a new variable with the parameter's initial values, without placing the parameter. So the parameters of a
+// model that is larger than the memory can be read one after the other. If [Parameter.KeepsMaster], the values are Float32
+// and not rounded; else they have the parameter's type. The caller frees the variable. The error is that of the parameter's
+// Init or of the device.
 func (p *Parameter) Initial(dev device.Device) (*autograd.Variable, error) {
 	return p.initial(dev)
 }
@@ -132,6 +133,22 @@ func (p *Parameter) Initial(dev device.Device) (*autograd.Variable, error) {
 // caller owns the memory, and writes the parameter's values to it: see [PlaceExcept].
 func (p *Parameter) PlaceAt(dev device.Device, t device.Tensor) {
 	p.place(autograd.FromTensor(dev, t.Reshape(p.shape...)))
+}
+
+// create makes the parameter's variable, with its initial values.
+func (p *Parameter) create(dev device.Device) error {
+	first, err := p.initial(dev)
+	if err != nil {
+		return err
+	}
+	rounded, err := converted(first, p.dtype)
+	if err != nil {
+		return err
+	}
+	if p.place(rounded); rounded != first {
+		p.SetMaster(first)
+	}
+	return nil
 }
 
 // place makes v the variable of a parameter.
@@ -188,6 +205,15 @@ func (b *Buffer) Name() string { return b.name }
 
 // Var returns the variable. It panics with an [*UnplacedError] if the buffer is not placed.
 func (b *Buffer) Var() *autograd.Variable { return b.variable(b.name) }
+
+// create makes the buffer's variable, with its initial values.
+func (b *Buffer) create(dev device.Device) error {
+	v, err := b.initial(dev)
+	if err == nil {
+		b.v = v.SetName(cmp.Or(b.path, b.name))
+	}
+	return err
+}
 
 func (b *Buffer) String() string { return b.describe(b.name) }
 
