@@ -1,5 +1,5 @@
 """Steps of a model of Llama's shapes on random tokens, in PyTorch on the CPU with DistributedDataParallel over Gloo.
-Its peer is bench/decoder; bench/llama.sh alternates the two. Rank 0 prints one JSON object.
+Its peer is bench/decoder; bench/cpu_llama.sh alternates the two. Rank 0 prints one JSON object.
 """
 import argparse
 import json
@@ -14,8 +14,6 @@ flags = argparse.ArgumentParser()
 for name, default in (("layers", 4), ("hidden", 768), ("inner", 2048), ("heads", 12), ("key-heads", 12), ("vocab", 32000),
                       ("batch", 2), ("length", 512), ("warmup", 1), ("steps", 3)):
     flags.add_argument("--" + name, type=int, default=default)
-flags.add_argument("--profile", action="store_true", help="print the time by operation")
-flags.add_argument("--compile", action="store_true", help="torch.compile")
 args = flags.parse_args()
 size = args.hidden // args.heads
 modern = hasattr(F, "rms_norm")  # PyTorch 2.4: fused RMSNorm and AdamW, flash attention
@@ -86,8 +84,7 @@ def main():
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
     torch.distributed.init_process_group("gloo")
     rank = torch.distributed.get_rank()
-    inner = Model()
-    model = nn.parallel.DistributedDataParallel(torch.compile(inner) if args.compile else inner, gradient_as_bucket_view=True)
+    model = nn.parallel.DistributedDataParallel(Model(), gradient_as_bucket_view=True)
     params = list(model.parameters())
     opt = torch.optim.AdamW(params, 3e-4, weight_decay=0.1, **{"fused" if modern else "foreach": True})
     torch.manual_seed(rank)
@@ -111,12 +108,6 @@ def main():
     if rank == 0:
         print(json.dumps({"name": "pytorch-" + torch.__version__, "ranks": torch.distributed.get_world_size(),
                           "params": sum(p.numel() for p in params), "step_ms": 1e3 * took / args.steps, "cpu_ms": 1e3 * busy / args.steps, "loss": loss.item()}))
-        if args.profile:
-            with torch.profiler.profile() as p:
-                step()
-            print(p.key_averages().table(sort_by="self_cpu_time_total", row_limit=25, max_name_column_width=40))
-    elif args.profile:
-        step()
 
 
 main()

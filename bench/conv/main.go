@@ -38,10 +38,9 @@ var (
 	python  = flag.String("python", "/usr/bin/python3", "a Python with PyTorch")
 )
 
-// shape is a convolution of square images.
-type shape struct {
+// layer is a convolution of square images.
+type layer struct {
 	Name     string `json:"name"`
-	N        int    `json:"n"`
 	C        int    `json:"c"`
 	Size     int    `json:"size"`
 	O        int    `json:"o"`
@@ -50,37 +49,42 @@ type shape struct {
 	Padding  int    `json:"padding"`
 	Dilation int    `json:"dilation"`
 	Groups   int    `json:"groups"`
-	Last     bool   `json:"last"`
 }
 
-var shapes = []shape{
-	{"ResNet, first", 0, 3, 224, 64, 7, 2, 3, 1, 1, false},
-	{"ResNet, 3×3", 0, 64, 56, 64, 3, 1, 1, 1, 1, false},
-	{"ResNet, 3×3, stride 2", 0, 64, 56, 128, 3, 2, 1, 1, 1, false},
-	{"ResNet, 1×1, stride 2", 0, 64, 56, 128, 1, 2, 0, 1, 1, false},
-	{"ResNet, 3×3", 0, 128, 28, 128, 3, 1, 1, 1, 1, false},
-	{"ResNet, 3×3", 0, 256, 14, 256, 3, 1, 1, 1, 1, false},
-	{"ResNet, 3×3, stride 2", 0, 256, 14, 512, 3, 2, 1, 1, 1, false},
-	{"ResNet, 3×3", 0, 512, 7, 512, 3, 1, 1, 1, 1, false},
-	{"bottleneck, 1×1", 0, 256, 14, 1024, 1, 1, 0, 1, 1, false},
-	{"32 groups", 0, 128, 28, 128, 3, 1, 1, 1, 32, false},
-	{"depthwise", 0, 96, 56, 96, 3, 1, 1, 1, 96, false},
-	{"depthwise, stride 2", 0, 96, 56, 96, 3, 2, 1, 1, 96, false},
-	{"dilation 2", 0, 64, 28, 64, 3, 1, 2, 2, 1, false},
-	{"U-Net, first", 0, 3, 128, 32, 3, 1, 1, 1, 1, false},
-	{"U-Net, 3×3", 0, 64, 64, 64, 3, 1, 1, 1, 1, false},
-	{"U-Net, 3×3, decoder", 0, 256, 32, 128, 3, 1, 1, 1, 1, false},
-	{"U-Net, last, 1×1", 0, 32, 128, 2, 1, 1, 0, 1, 1, false},
+var layers = []layer{
+	{"ResNet, first", 3, 224, 64, 7, 2, 3, 1, 1},
+	{"ResNet, 3×3", 64, 56, 64, 3, 1, 1, 1, 1},
+	{"ResNet, 3×3, stride 2", 64, 56, 128, 3, 2, 1, 1, 1},
+	{"ResNet, 1×1, stride 2", 64, 56, 128, 1, 2, 0, 1, 1},
+	{"ResNet, 3×3", 128, 28, 128, 3, 1, 1, 1, 1},
+	{"ResNet, 3×3", 256, 14, 256, 3, 1, 1, 1, 1},
+	{"ResNet, 3×3, stride 2", 256, 14, 512, 3, 2, 1, 1, 1},
+	{"ResNet, 3×3", 512, 7, 512, 3, 1, 1, 1, 1},
+	{"bottleneck, 1×1", 256, 14, 1024, 1, 1, 0, 1, 1},
+	{"32 groups", 128, 28, 128, 3, 1, 1, 1, 32},
+	{"depthwise", 96, 56, 96, 3, 1, 1, 1, 96},
+	{"depthwise, stride 2", 96, 56, 96, 3, 2, 1, 1, 96},
+	{"dilation 2", 64, 28, 64, 3, 1, 2, 2, 1},
+	{"U-Net, first", 3, 128, 32, 3, 1, 1, 1, 1},
+	{"U-Net, 3×3", 64, 64, 64, 3, 1, 1, 1, 1},
+	{"U-Net, 3×3, decoder", 256, 32, 128, 3, 1, 1, 1, 1},
+	{"U-Net, last, 1×1", 32, 128, 2, 1, 1, 0, 1, 1},
+}
+
+// shape is a layer applied to a batch.
+type shape struct {
+	layer
+	N    int  `json:"n"`
+	Last bool `json:"last"`
 }
 
 // times are milliseconds of a convolution, of the gradient of its images and of that of its weight.
 type times [3]float64
 
-func (t *times) keepLeast(u times) {
-	for i, v := range u {
-		if t[i] == 0 || v < t[i] {
-			t[i] = v
-		}
+// keep keeps the least time of operation i.
+func (t *times) keep(i int, ms float64) {
+	if t[i] == 0 || ms < t[i] {
+		t[i] = ms
 	}
 }
 
@@ -100,7 +104,8 @@ func now() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-func measure(dev device.Device, z shape) (t times, err error) {
+// measure measures a shape, and keeps the least times.
+func measure(dev device.Device, z shape, t *times) (err error) {
 	k, s := kernels.Of(dev), dev.Compute()
 	twice := func(n int) [2]int { return [2]int{n, n} }
 	p := kernels.Conv{Stride: twice(z.Stride), Padding: twice(z.Padding), Dilation: twice(z.Dilation), Groups: z.Groups, ChannelsLast: z.Last}
@@ -115,20 +120,20 @@ func measure(dev device.Device, z shape) (t times, err error) {
 		}
 		return x
 	}
-	x, w := put(z.N, z.C, z.Size, z.Size), put(z.O, z.C/z.Groups, z.Kernel, z.Kernel)
+	images, weight := device.Shape{z.N, z.C, z.Size, z.Size}, device.Shape{z.O, z.C / z.Groups, z.Kernel, z.Kernel}
 	if z.Last {
-		x, w = x.Reshape(z.N, z.Size, z.Size, z.C), w.Reshape(z.O, z.Kernel, z.Kernel, z.C/z.Groups)
+		images, weight = device.Shape{z.N, z.Size, z.Size, z.C}, device.Shape{z.O, z.Kernel, z.Kernel, z.C / z.Groups}
 	}
-	if err != nil {
-		return t, err
-	}
-	out := p.Shape(x.Shape, w.Shape)
-	y, g, dx, dw := put(out...), put(out...), put(x.Shape...), put(w.Shape...)
+	out := p.Shape(images, weight)
+	x, w, y, g, dx, dw := put(images...), put(weight...), put(out...), put(out...), put(images...), put(weight...)
 	defer func() {
 		for _, b := range []device.Tensor{x, w, y, g, dx, dw} {
 			dev.Free(b.Buf)
 		}
 	}()
+	if err != nil {
+		return err
+	}
 	for i, f := range []func() error{
 		func() error { return k.Conv2d(s, y, x, w, device.Tensor{}, p) },
 		func() error { return k.Conv2dGradInput(s, dx, device.Store, g, w, p) },
@@ -139,18 +144,16 @@ func measure(dev device.Device, z shape) (t times, err error) {
 			start := now()
 			err = errors.Join(err, f())
 			end := now()
-			if ms := (end - start).Seconds() * 1e3; t[i] == 0 || ms < t[i] {
-				t[i] = ms
-			}
+			t.keep(i, (end-start).Seconds()*1e3)
 			if end-begin > atLeast {
 				break
 			}
 		}
 	}
-	return t, err
+	return err
 }
 
-// peer is PyTorch in a process of its own.
+// peer is a process of bench/torch_conv.py.
 type peer struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
@@ -171,15 +174,21 @@ func startPeer() (*peer, error) {
 	return p, p.cmd.Start()
 }
 
-func (p *peer) measure(z shape) (t times, err error) {
-	if err = json.NewEncoder(p.in).Encode(z); err != nil {
-		return t, err
+// measure is the function measure in PyTorch.
+func (p *peer) measure(z shape, t *times) error {
+	if err := json.NewEncoder(p.in).Encode(z); err != nil {
+		return err
 	}
 	line, err := p.out.ReadBytes('\n')
 	if err != nil {
-		return t, fmt.Errorf("torch_conv.py ended: %w", err)
+		return fmt.Errorf("torch_conv.py ended: %w", err)
 	}
-	return t, json.Unmarshal(line, &t)
+	var least times
+	err = json.Unmarshal(line, &least)
+	for i, ms := range least {
+		t.keep(i, ms)
+	}
+	return err
 }
 
 func run() error {
@@ -193,24 +202,18 @@ func run() error {
 	defer torch.in.Close()
 	fmt.Println("| convolution | images | channels | batch | forward | ratio | gradient of images | ratio | of the weight | ratio |")
 	fmt.Println("|---|---|---|---|---|---|---|---|---|---|")
-	for _, z := range shapes {
+	for _, l := range layers {
 		for _, batch := range strings.Fields(*batches) {
-			if z.N, err = strconv.Atoi(batch); err != nil {
+			n, err := strconv.Atoi(batch)
+			if err != nil {
 				return err
 			}
-			z.Last = *last
+			z := shape{l, n, *last}
 			var ours, theirs times
 			for range *rounds {
-				mine, err := measure(dev, z)
-				if err != nil {
+				if err := errors.Join(measure(dev, z, &ours), torch.measure(z, &theirs)); err != nil {
 					return err
 				}
-				his, err := torch.measure(z)
-				if err != nil {
-					return err
-				}
-				ours.keepLeast(mine)
-				theirs.keepLeast(his)
 			}
 			fmt.Printf("| %s | %d² | %d to %d | %d |", z.Name, z.Size, z.C, z.O, z.N)
 			for i, t := range ours {
