@@ -13,6 +13,7 @@ import (
 
 	"github.com/goddp/goddp/checkpoint"
 	"github.com/goddp/goddp/checkpoint/safetensors"
+	"github.com/goddp/goddp/internal/files"
 	"github.com/goddp/goddp/nn"
 )
 
@@ -37,16 +38,16 @@ type config struct {
 	Inference  bool     `json:"inference_mode"`
 	Whole      []string `json:"modules_to_save"`
 
-	// RSLoRA divides Alpha by the root of the rank.
 	Init      any            `json:"init_lora_weights,omitempty"`
-	RSLoRA    bool           `json:"use_rslora"`
+	RSLoRA    bool           `json:"use_rslora"` // Alpha is divided by the root of the rank
 	DoRA      bool           `json:"use_dora"`
 	Ranks     map[string]any `json:"rank_pattern"`
 	AlphasFor map[string]any `json:"alpha_pattern"`
 }
 
 // Save writes PEFT's two files to the folder dir, which it makes if necessary. base is the name or the path of the base
-// model, which PEFT loads. One rank calls Save.
+// model, which PEFT loads. In a job one rank calls Save, within OnRank of the model of package ddp or ddp/zero. Each file is
+// replaced when the new one is complete.
 func (a *Adapters) Save(ctx context.Context, dir, base string) error {
 	if err := a.save(ctx, dir, base); err != nil {
 		return fmt.Errorf("lora: saving adapters: %w", err)
@@ -73,7 +74,7 @@ func (a *Adapters) save(ctx context.Context, dir, base string) error {
 	if err := checkpoint.SaveWeights(ctx, filepath.Join(dir, weightsFile), a); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, configFile), append(text, '\n'), 0o666)
+	return files.WriteBytes(filepath.Join(dir, configFile), 0o666, append(text, '\n'))
 }
 
 // Load adds adapters to m with the values of PEFT's files in the folder dir: see [Add]. It refuses variants of LoRA that

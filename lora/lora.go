@@ -20,7 +20,8 @@ type Options struct {
 	// Targets are the layers that get adapters: full names, or the ends of names after a dot, such as "q_proj". None
 	// means all Linear layers except those that share their weight with an embedding, and lm_head.
 	Targets []string
-	Seed    uint64 // of the initial values
+	// Seed is that of the initial values, if the model is placed. Otherwise they are of the seed with which it is placed.
+	Seed uint64
 }
 
 // Adapters are the adapters of a model. As a model, they have the names of PEFT's files.
