@@ -5,13 +5,13 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// Operations returns the number of floating-point operations of type dt that forward and backward passes have enqueued on dev. The
-// first call for any type returns 0 and begins the counting.
+// Operations returns the number of floating-point operations of type dt that forward and backward passes have enqueued on
+// dev. The first call for any type returns 0 and begins the counting.
 //
-// Matrix products, convolutions and attention count, a multiplication and an addition as two operations. What [Checkpoint] computes
-// again does not count, as usual for the utilization of a model (https://arxiv.org/abs/2204.02311, appendix B), nor does what
-// attention masks. Attention with Starts counts as if each row were one document, because the host may not know the documents. Each
-// replay of a captured step counts, but not of a step that was captured before the first call.
+// Matrix products, convolutions and attention count, a multiplication and an addition as two operations. What [Checkpoint]
+// computes again does not count, as usual for the utilization of a model (https://arxiv.org/abs/2204.02311, appendix B), nor
+// does what attention masks. Attention with Starts counts as if each row were one document, because the host may not know the
+// documents. Each replay of a captured step counts, unless the step was captured before the first call.
 func Operations(dev device.Device, dt device.DType) float64 {
 	s := stateOf(dev)
 	if s.counter == nil {
