@@ -73,7 +73,7 @@ func (a *agent) openView() (err error) {
 // keep makes the run go on that the folder holds, and saves the run from now on.
 func (v *view) keep(console *console) error {
 	if err := os.MkdirAll(v.dir, 0o755); err != nil {
-		return err
+		return fmt.Errorf("keeping the run: %w", err)
 	}
 	switch err := v.run.Load(v.dir); {
 	case errors.Is(err, page.ErrNoRun):

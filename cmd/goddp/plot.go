@@ -19,7 +19,7 @@ func plotRuns(args []string) error {
 	fs := newFlags("plot")
 	fs.StringVarP(&out, "output", "o", "curve.svg", "`file` to write, .svg, .png or .pdf")
 	fs.StringSliceVarP(&opts.Names, "names", "y", nil, "numbers to draw (default all but the epoch and what the process held)")
-	fs.StringSliceVarP(&opts.Axes, "axes", "x", []string{"steps"}, "what to draw against, a column of panels for each: steps, seconds")
+	fs.StringSliceVarP(&opts.Axes, "axes", "x", []string{curve.Steps}, "what to draw against, a column of panels for each: steps, seconds")
 	fs.BoolVar(&opts.Beside, "beside", false, "draw the runs beside each other, not in the same panels")
 	fs.BoolVar(&opts.Log, "log", false, "draw on a logarithmic scale")
 	if err := fs.Parse(args); err != nil {
@@ -49,6 +49,11 @@ Exit codes: 0 it is drawn; 1 a file cannot be read or written; 2 usage.
 	}
 	if fs.NArg() == 0 {
 		return usagef("want at least one file, got none")
+	}
+	for _, axis := range opts.Axes {
+		if axis != curve.Steps && axis != curve.Seconds {
+			return usagef("--axes %q: want %s or %s", axis, curve.Steps, curve.Seconds)
+		}
 	}
 	var runs []*curve.Run
 	isNamed := map[string]bool{}

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"math"
 	"net"
 	"net/http"
 	"net/netip"
@@ -104,7 +105,10 @@ func Serve(addr, token string, runs ...*Run) (*Server, error) {
 // splitAddr splits "", "8080", "host", "host:8080" and ":8080".
 func splitAddr(addr string) (host, port string, err error) {
 	host, port = "127.0.0.1", "0"
-	if _, err := strconv.ParseUint(addr, 10, 16); err == nil {
+	if n, err := strconv.Atoi(addr); err == nil {
+		if n < 0 || n > math.MaxUint16 {
+			return "", "", fmt.Errorf("page: port %d: want 0 to %d", n, math.MaxUint16)
+		}
 		return host, addr, nil
 	}
 	if ip, err := netip.ParseAddr(strings.Trim(addr, "[]")); addr == "" || err == nil || !strings.Contains(addr, ":") {
@@ -117,7 +121,7 @@ func splitAddr(addr string) (host, port string, err error) {
 	}
 	h, p, err := net.SplitHostPort(addr)
 	if err != nil {
-		return "", "", fmt.Errorf("page: %q: %w: want HOST, PORT or HOST:PORT", addr, err)
+		return "", "", fmt.Errorf("page: %q: want HOST, PORT or HOST:PORT", addr)
 	}
 	if h != "" {
 		host = h

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"fmt"
 	"image/color"
-	"io"
 	"math"
 	"path/filepath"
 	"strconv"
@@ -54,8 +53,8 @@ const style = "<style>svg {background: #fff} @media (prefers-color-scheme: dark)
 func Save(path string, width, height vg.Length, legend Legend, paint func(c draw.Canvas)) error {
 	const margin = vg.Centimeter / 3
 	canvas, err := draw.NewFormattedCanvas(width, height+legend.Height(width-2*margin), strings.TrimPrefix(filepath.Ext(path), "."))
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+	if err != nil { // only for another format
+		return fmt.Errorf("%s: want a name that ends with .svg, .png or .pdf", path)
 	}
 	c := draw.New(canvas)
 	if filepath.Ext(path) != ".svg" {
@@ -73,10 +72,7 @@ func Save(path string, width, height vg.Length, legend Legend, paint func(c draw
 		content = bytes.ReplaceAll(content, []byte("font-family:Liberation Sans;"), []byte("font-family:Liberation Sans,Arial,Helvetica,sans-serif;"))
 		content = bytes.Replace(content, []byte("<g "), []byte(style+"\n<g "), 1)
 	}
-	return files.Write(path, 0o644, func(w io.Writer) error {
-		_, err := w.Write(content)
-		return err
-	})
+	return files.WriteBytes(path, 0o644, content)
 }
 
 // Ticks marks an axis at multiples of 1, 2 or 5 times a power of ten.

@@ -129,11 +129,17 @@ func number(v any) float64 {
 
 // Options selects the curves and the axes.
 type Options struct {
-	Names  []string // the names to draw; nil means all names except those in held
-	Axes   []string // the horizontal axes, a column of panels for each: "steps" or "seconds"; nil means steps
+	Names  []string // the names to draw; none means all names except those in held
+	Axes   []string // the horizontal axes, a column of panels for each: Steps or Seconds; none means Steps
 	Log    bool     // the vertical axes are logarithmic
 	Beside bool     // each run has columns of its own
 }
+
+// The horizontal axes.
+const (
+	Steps   = "steps"
+	Seconds = "seconds"
+)
 
 // held holds the names of the numbers that are drawn only if they are named: those that package progress records about
 // the process, and the number of the epoch.
@@ -165,13 +171,8 @@ const (
 // first. A panel has what is measured in training and in validation, with a line for each run.
 func Save(path string, runs []*Run, opts Options) error {
 	axes := opts.Axes
-	if axes == nil {
-		axes = []string{"steps"}
-	}
-	for _, axis := range axes {
-		if axis != "steps" && axis != "seconds" {
-			return fmt.Errorf("the axis is %q, want \"steps\" or \"seconds\"", axis)
-		}
+	if len(axes) == 0 {
+		axes = []string{Steps}
 	}
 	subjects, err := chosen(path, runs, opts)
 	if err != nil {
@@ -223,7 +224,7 @@ func chosen(path string, runs []*Run, opts Options) (subjects [][]string, err er
 		}
 	}
 	names := opts.Names
-	if names == nil {
+	if len(names) == 0 {
 		names = slices.DeleteFunc(have, func(name string) bool {
 			return slices.Contains(held, name) ||
 				!slices.ContainsFunc(runs, func(r *Run) bool { return slices.ContainsFunc(r.Series[name], opts.isDrawable) })
@@ -291,7 +292,7 @@ func panel(names []string, axis string, runs, all []*Run, opts Options) *plot.Pl
 		p.Title.Text, unit = strings.ReplaceAll(bytes, "_", " ")+" memory (MiB)", 1<<20
 	}
 	p.X.Label.Text = axis
-	p.X.Tick.Marker = picture.Ticks{Whole: axis == "steps"}
+	p.X.Tick.Marker = picture.Ticks{Whole: axis == Steps}
 	if opts.Log {
 		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, picture.Ticks{Log: true}
 	}
@@ -301,7 +302,7 @@ func panel(names []string, axis string, runs, all []*Run, opts Options) *plot.Pl
 			var points plotter.XYs
 			for _, at := range r.Series[name] {
 				x := at.Step
-				if axis == "seconds" {
+				if axis == Seconds {
 					x = at.Time
 				}
 				if opts.isDrawable(at) {
