@@ -15,8 +15,8 @@ import (
 	"github.com/goddp/goddp/internal/telemetry"
 )
 
-// Every is the time between two reports.
-const Every = time.Second
+// every is the time between two reports.
+const every = time.Second
 
 // stopTime is the maximum wait of stop. NVML may hang if the GPU is broken.
 const stopTime = time.Second
@@ -55,7 +55,7 @@ func watch(r *telemetry.Reporter, busID string, stopped <-chan struct{}) {
 			gpu = m
 		}
 	}
-	tick := time.NewTicker(Every)
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for last := readCounters(); ; {
 		var values []telemetry.Value
@@ -189,7 +189,7 @@ const leastSegments = 100
 // since returns what the counters say of the time since they were b.
 func (c *counters) since(b *counters) []telemetry.Value {
 	took := c.at.Sub(b.at)
-	if took < Every/2 {
+	if took < every/2 {
 		return nil
 	}
 	again := 0.0
