@@ -47,13 +47,9 @@ const (
 	PowerBrake          Slowdowns = 0x80 // by the power supply
 )
 
-// Faults returns those bits that say that something is wrong. Idleness, a chosen clock and the power limit are no faults.
-func (s Slowdowns) Faults() Slowdowns {
-	return s & (Hardware | DriverTemperature | HardwareTemperature | PowerBrake)
-}
-
-// String lists the faults.
-func (s Slowdowns) String() string {
+// Faults lists the reasons that say that something is wrong, or returns "". Idleness, a chosen clock and the power limit are
+// no faults.
+func (s Slowdowns) Faults() string {
 	var names []string
 	for _, r := range []struct {
 		bit  Slowdowns

@@ -24,7 +24,7 @@ func TestEmulatedReadGPUs(t *testing.T) {
 	if host.Driver != "580.95.05" || len(host.GPUs) != 16 || !reflect.DeepEqual(host.GPUs[2], good) || !reflect.DeepEqual(host.GPUs[3], bad) {
 		t.Errorf("got %+v", host)
 	}
-	if got, want := bad.Slowdowns.String(), "temperature, by the hardware"; got != want { // the GPU is idle as well, which is no fault
+	if got, want := bad.Slowdowns.Faults(), "temperature, by the hardware"; got != want { // the GPU is idle as well, which is no fault
 		t.Errorf("got %q, want %q", got, want)
 	}
 	m, err := Watch(bad.BusID)

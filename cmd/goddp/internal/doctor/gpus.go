@@ -30,8 +30,8 @@ func checkGPUs(ranks []Facts) (good string, findings []Finding) {
 				continue // another job may have it
 			}
 			where := fmt.Sprintf("%s, GPU %d (%s, %s): ", f.Host, i, g.Name, g.BusID)
-			if g.Slowdowns.Faults() != 0 {
-				findings = append(findings, Finding{Slow, where + fmt.Sprintf("its clock is %d MHz of %d because of: %s", g.Clock, g.MaxClock, g.Slowdowns),
+			if faults := g.Slowdowns.Faults(); faults != "" {
+				findings = append(findings, Finding{Slow, where + fmt.Sprintf("its clock is %d MHz of %d because of: %s", g.Clock, g.MaxClock, faults),
 					"look at its cooling and its power supply (nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER)"})
 			}
 			if g.ECCErrors > 0 {

@@ -149,7 +149,7 @@ func (f *Facts) ReadClocks() {
 	}
 	for i, g := range now.GPUs {
 		f.NVML.GPUs[i].Clock = g.Clock
-		if g.Slowdowns.Faults() != 0 {
+		if g.Slowdowns.Faults() != "" {
 			f.NVML.GPUs[i].Slowdowns = g.Slowdowns
 		}
 	}
