@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/spf13/pflag"
-
 	"github.com/goddp/goddp/internal/flight"
 	"github.com/goddp/goddp/internal/flight/analyze"
 )
@@ -19,9 +17,7 @@ func analyzeRecords(args []string) error {
 	var asJSON bool
 	fs := newFlags("analyze")
 	fs.BoolVar(&asJSON, "json", false, "print the report as a JSON object")
-	if err := fs.Parse(args); err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			fmt.Fprintf(stdout, `Find out from all ranks' flight records which rank caused a failure.
+	if err := parse(fs, args, `Find out from all ranks' flight records which rank caused a failure.
 
 Usage:
   goddp analyze [flags] DIR
@@ -33,10 +29,8 @@ Flags:
 %s
 Exit codes: 0 if nothing is wrong; 1 if a rank caused a failure, or a record cannot
 be read; 2 if the command line is wrong, or DIR holds no records.
-`, fs.FlagUsages())
-			return nil
-		}
-		return &usageError{err: err}
+`); err != nil {
+		return err
 	}
 	if fs.NArg() != 1 {
 		return usagef("want one folder, got %d", fs.NArg())

@@ -3,14 +3,11 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math"
 	"strconv"
 	"strings"
-
-	"github.com/spf13/pflag"
 
 	"github.com/goddp/goddp/cmd/goddp/internal/collective"
 	"github.com/goddp/goddp/comm"
@@ -20,9 +17,6 @@ import (
 // bench implements "goddp bench", one rank of a benchmark.
 func bench(args []string) error {
 	o, err := parseBench(args)
-	if errors.Is(err, pflag.ErrHelp) {
-		return nil
-	}
 	if err != nil {
 		return err
 	}
@@ -42,8 +36,7 @@ type benchOptions struct {
 	json bool
 }
 
-// parseBench parses the command line. If the user asks for help, parseBench prints it and
-// returns pflag.ErrHelp.
+// parseBench parses the command line.
 func parseBench(args []string) (*benchOptions, error) {
 	o := &benchOptions{}
 	var minBytes, maxBytes, datatype, op string
@@ -61,12 +54,8 @@ func parseBench(args []string) (*benchOptions, error) {
 	fs.IntVarP(&o.Graphs, "cudagraph", "G", 0, "capture the calls of a measurement in a CUDA graph, and launch it so many times; 0: no graph. Not for all_to_all and sendrecv")
 	fs.BoolVar(&o.Private, "private", false, "take memory from the device instead of ProcessGroup.Alloc")
 	fs.BoolVar(&o.json, "json", false, "print a JSON object for each size")
-	if err := fs.Parse(args); err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			benchHelp(stdout, fs)
-			return nil, err
-		}
-		return nil, &usageError{err: err}
+	if err := parse(fs, args, benchHelp, strings.Join(collective.Names(), ", "), jobenv.DeviceVar); err != nil {
+		return nil, err
 	}
 	switch {
 	case fs.NArg() == 0:
@@ -199,9 +188,8 @@ func (r *benchReport) end(wrong int, busBW float64) {
 	fmt.Fprintf(r.out, "# Out of bounds values : %d %s\n# Avg bus bandwidth    : %.4g\n", wrong, verdict, busBW)
 }
 
-// benchHelp prints the text of goddp bench --help.
-func benchHelp(w io.Writer, fs *pflag.FlagSet) {
-	fmt.Fprintf(w, `Measure a collective at several sizes, and check its results.
+// benchHelp is the format of "goddp bench --help".
+const benchHelp = `Measure a collective at several sizes, and check its results.
 
 Usage:
   golaunch --nproc-per-node N goddp bench COLLECTIVE [flags]
@@ -223,5 +211,4 @@ of place. A time is the mean over the calls, the largest of the ranks'.
 
 Exit codes: 0 all went well; 1 an element was wrong, or the group failed;
 2 usage.
-`, strings.Join(collective.Names(), ", "), jobenv.DeviceVar, fs.FlagUsagesWrapped(100))
-}
+`

@@ -8,8 +8,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/spf13/pflag"
-
 	"github.com/goddp/goddp/checkpoint"
 )
 
@@ -17,22 +15,23 @@ import (
 const checkpointHelp = `Look into checkpoints.
 
 Usage:
-  goddp checkpoint ls FOLDER [--verify]
+  goddp checkpoint ls [--verify] FOLDER
   goddp checkpoint verify PATH
   goddp checkpoint diff A B
-  goddp checkpoint convert FROM TO [--all]
+  goddp checkpoint convert [--all] FROM TO
 
-ls       lists the checkpoints in a folder, the latest first; --verify reads them
+ls       lists the checkpoints in a folder, the latest first
 verify   reads a checkpoint, or all in a folder, and compares all checksums
 diff     says which tensors and values of two checkpoints differ, and by how much
 convert  makes one safetensors file of the weights of a checkpoint, which PyTorch and
          Hugging Face read, or a checkpoint of such a file, or of the files of an
-         index, model.safetensors.index.json; with --all the file has the optimizers'
-         state too, and makes an equal checkpoint again
+         index, model.safetensors.index.json
 
 A PATH is a checkpoint, such as run1/step-00001200. A, B and FROM may be a folder of
 checkpoints as well: the latest one in it counts.
 
+Flags:
+%s
 Exit codes: 0 all is well; 1 a checkpoint is corrupt or cannot be read, or two differ;
 2 usage.
 `
@@ -41,14 +40,10 @@ Exit codes: 0 all is well; 1 a checkpoint is corrupt or cannot be read, or two d
 func checkpoints(args []string) error {
 	var all, verify bool
 	fs := newFlags("checkpoint")
-	fs.BoolVar(&all, "all", false, "the optimizers' state too")
-	fs.BoolVar(&verify, "verify", false, "read the checkpoints")
-	if err := fs.Parse(args); err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			fmt.Fprint(stdout, checkpointHelp)
-			return nil
-		}
-		return &usageError{err: err}
+	fs.BoolVar(&all, "all", false, "the file of convert has the optimizers' state too, and makes an equal checkpoint again")
+	fs.BoolVar(&verify, "verify", false, "ls reads the checkpoints, and compares all checksums")
+	if err := parse(fs, args, checkpointHelp); err != nil {
+		return err
 	}
 	if fs.NArg() == 0 {
 		return usagef("want ls, verify, diff or convert")

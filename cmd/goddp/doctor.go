@@ -13,8 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/pflag"
-
 	"github.com/goddp/goddp/cmd/goddp/internal/collective"
 	"github.com/goddp/goddp/cmd/goddp/internal/doctor"
 	"github.com/goddp/goddp/cmd/goddp/internal/nccllog"
@@ -38,13 +36,10 @@ func examine(args []string) error {
 	fs.BoolVar(&o.json, "json", false, "print one JSON object")
 	fs.StringVarP(&o.output, "output", "o", "", "write rank 0's report to this `file`, without the launcher's prefixes")
 	fs.DurationVar(&o.timeout, "timeout", time.Minute, "`time` in which the ranks must meet, and each call end")
-	err := fs.Parse(args)
+	if err := parse(fs, args, doctorHelp); err != nil {
+		return err
+	}
 	switch {
-	case errors.Is(err, pflag.ErrHelp):
-		doctorHelp(stdout, fs)
-		return nil
-	case err != nil:
-		return &usageError{err: err}
 	case fs.NArg() > 0:
 		return usagef("want no arguments, got %s", strings.Join(fs.Args(), " "))
 	case o.timeout <= 0:
@@ -239,9 +234,8 @@ func (d *examination) release() {
 	os.RemoveAll(d.logFolder)
 }
 
-// doctorHelp prints the text of goddp doctor --help.
-func doctorHelp(w io.Writer, fs *pflag.FlagSet) {
-	fmt.Fprintf(w, `Find what makes a job fail or run slowly, and say how to correct it.
+// doctorHelp is the format of "goddp doctor --help".
+const doctorHelp = `Find what makes a job fail or run slowly, and say how to correct it.
 
 Usage:
   goddp doctor [flags]                                 # this host, and its first GPU
@@ -258,5 +252,4 @@ Flags:
 %s
 Exit codes: 0 nothing is wrong; 1 a job would be slow; 2 a job would fail, or the
 command line is wrong. golaunch returns the same code.
-`, fs.FlagUsagesWrapped(100))
-}
+`

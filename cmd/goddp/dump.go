@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/spf13/pflag"
-
 	"github.com/goddp/goddp/internal/files"
 	"github.com/goddp/goddp/internal/flight"
 	"github.com/goddp/goddp/internal/jobenv"
@@ -17,9 +15,7 @@ func dump(args []string) error {
 	var dir string
 	fs := newFlags("dump")
 	fs.StringVarP(&dir, "dir", "d", "", "`folder` to write into (default: a new temporary one)")
-	if err := fs.Parse(args); err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			fmt.Fprintf(stdout, `Write the flight records of a running job's ranks on this host, and go on.
+	if err := parse(fs, args, `Write the flight records of a running job's ranks on this host, and go on.
 
 Usage:
   goddp dump [flags] JOB
@@ -30,10 +26,8 @@ not asked: they may be stuck, or suspended. They have to be of the same user, an
 started by golaunch, on Linux.
 
 Flags:
-%s`, jobenv.JobIDVar, fs.FlagUsages())
-			return nil
-		}
-		return &usageError{err: err}
+%s`, jobenv.JobIDVar); err != nil {
+		return err
 	}
 	if fs.NArg() != 1 {
 		return usagef("want one job, got %d", fs.NArg())

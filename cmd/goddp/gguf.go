@@ -3,10 +3,7 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"runtime/debug"
-
-	"github.com/spf13/pflag"
 
 	"github.com/goddp/goddp/gguf"
 	"github.com/goddp/goddp/hf"
@@ -17,9 +14,7 @@ func writeGGUF(args []string) error {
 	var kind string
 	fs := newFlags("gguf")
 	fs.StringVar(&kind, "type", string(gguf.BF16), "`type` of the matrices: f32, f16, bf16, q8_0")
-	if err := fs.Parse(args); err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			fmt.Fprintf(stdout, `Write a model of the Hugging Face hub as a GGUF file, for llama.cpp and the programs
+	if err := parse(fs, args, `Write a model of the Hugging Face hub as a GGUF file, for llama.cpp and the programs
 built on it.
 
 Usage:
@@ -35,10 +30,8 @@ Flags:
 %s
 Exit codes: 0 it is written; 1 DIR cannot be read or converted, or FILE not written;
 2 usage.
-`, fs.FlagUsages())
-			return nil
-		}
-		return &usageError{err: err}
+`); err != nil {
+		return err
 	}
 	if fs.NArg() != 2 {
 		return usagef("want a folder and a file, got %d arguments", fs.NArg())

@@ -19,7 +19,8 @@ const exitUsage = 2
 // command is a command of goddp.
 type command struct {
 	name, about string
-	// run runs the command with the arguments after its name. It may end the process.
+	// run runs the command with the arguments after its name. It may end the process. It returns pflag.ErrHelp if it has
+	// printed its help.
 	run func(args []string) error
 }
 
@@ -98,7 +99,11 @@ func dispatch(args []string) (called string, err error) {
 	}
 	for _, c := range commands {
 		if c.name == name {
-			return called + " " + name, c.run(rest)
+			err := c.run(rest)
+			if errors.Is(err, pflag.ErrHelp) {
+				err = nil
+			}
+			return called + " " + name, err
 		}
 	}
 	return called, usagef("unknown command %q", name)
@@ -131,6 +136,20 @@ func newFlags(name string) *pflag.FlagSet {
 		return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
 	})
 	return fs
+}
+
+// parse parses the arguments of a command. If they ask for help, parse prints it and returns [pflag.ErrHelp]. help is its
+// format, for values and then the flags.
+func parse(fs *pflag.FlagSet, args []string, help string, values ...any) error {
+	err := fs.Parse(args)
+	switch {
+	case errors.Is(err, pflag.ErrHelp):
+		fmt.Fprintf(stdout, help, append(values, fs.FlagUsagesWrapped(100))...)
+		return err
+	case err != nil:
+		return &usageError{err: err}
+	}
+	return nil
 }
 
 // createOutput returns where a rank writes its report: on rank 0 a new file, unless path is empty; else the standard output.

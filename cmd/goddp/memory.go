@@ -1,10 +1,7 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-
-	"github.com/spf13/pflag"
 
 	"github.com/goddp/goddp/decoder"
 	"github.com/goddp/goddp/device"
@@ -33,9 +30,7 @@ func estimateMemory(args []string) error {
 	fs.BoolVar(&moments16, "moments16", false, "AdamW's moments are in bfloat16")
 	fs.BoolVar(&float32s, "float32", false, "parameters are in float32, not in bfloat16 with masters")
 	fs.Float64Var(&gpu, "gpu", 80, "memory of a GPU in `GiB`")
-	if err := fs.Parse(args); err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			fmt.Fprintf(stdout, `Say whether training a model fits on a GPU, before the first step, and what takes the
+	if err := parse(fs, args, `Say whether training a model fits on a GPU, before the first step, and what takes the
 memory. It is an estimate from shapes: within 5 %% of measurements.
 
 Usage:
@@ -51,10 +46,8 @@ Example:
 Flags:
 %s
 Exit codes: 0 it fits; 1 it does not, or DIR cannot be read; 2 usage.
-`, fs.FlagUsages())
-			return nil
-		}
-		return &usageError{err: err}
+`); err != nil {
+		return err
 	}
 	if fs.NArg() != 1 {
 		return usagef("want a folder, got %d arguments", fs.NArg())

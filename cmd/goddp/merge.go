@@ -7,8 +7,6 @@ import (
 	"io/fs"
 	"os"
 
-	"github.com/spf13/pflag"
-
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/hf"
@@ -22,9 +20,7 @@ func mergeAdapters(args []string) error {
 	var kind string
 	flags := newFlags("merge")
 	flags.StringVar(&kind, "type", "bfloat16", "`type` of the weights: float32, bfloat16, float16")
-	if err := flags.Parse(args); err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			fmt.Fprintf(stdout, `Merge PEFT's adapters of low rank into their base model, converted to --type first: what
+	if err := parse(flags, args, `Merge PEFT's adapters of low rank into their base model, converted to --type first: what
 merge_and_unload and save_pretrained do.
 
 Usage:
@@ -40,10 +36,8 @@ Example:
 Flags:
 %s
 Exit codes: 0 OUT is written; 1 a folder cannot be read, or OUT not written; 2 usage.
-`, flags.FlagUsages())
-			return nil
-		}
-		return &usageError{err: err}
+`); err != nil {
+		return err
 	}
 	if flags.NArg() != 3 {
 		return usagef("want three folders, got %d arguments", flags.NArg())

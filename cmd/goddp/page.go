@@ -1,13 +1,10 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
-
-	"github.com/spf13/pflag"
 
 	"github.com/goddp/goddp/internal/page"
 )
@@ -17,9 +14,7 @@ func showRuns(args []string) error {
 	var addr string
 	fs := newFlags("page")
 	fs.StringVar(&addr, "addr", "127.0.0.1", "`address` of the page: HOST, PORT or HOST:PORT")
-	if err := fs.Parse(args); err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			fmt.Fprintf(stdout, `Show runs in a browser, several of them in the same panels.
+	if err := parse(fs, args, `Show runs in a browser, several of them in the same panels.
 
 Usage:
   goddp page [flags] RUN...
@@ -34,10 +29,8 @@ Example:
 Flags:
 %s
 Exit codes: 0 interrupted; 1 a run cannot be read; 2 usage.
-`, fs.FlagUsages())
-			return nil
-		}
-		return &usageError{err: err}
+`); err != nil {
+		return err
 	}
 	if fs.NArg() == 0 {
 		return usagef("want at least one folder of a run, got none")

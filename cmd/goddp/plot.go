@@ -1,13 +1,9 @@
 package main
 
 import (
-	"errors"
-	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"github.com/spf13/pflag"
 
 	"github.com/goddp/goddp/cmd/goddp/internal/curve"
 )
@@ -22,9 +18,7 @@ func plotRuns(args []string) error {
 	fs.StringSliceVarP(&opts.Axes, "axes", "x", []string{curve.Steps}, "what to draw against, a column of panels for each: steps, seconds")
 	fs.BoolVar(&opts.Beside, "beside", false, "draw the runs beside each other, not in the same panels")
 	fs.BoolVar(&opts.Log, "log", false, "draw on a logarithmic scale")
-	if err := fs.Parse(args); err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			fmt.Fprintf(stdout, `Draw the curves of one run, or of several in the same panels. The panel of the loss is the
+	if err := parse(fs, args, `Draw the curves of one run, or of several in the same panels. The panel of the loss is the
 first. What is measured in validation, such as validation_loss, eval_loss or test_loss, is in
 the panel of the same number in training.
 
@@ -42,10 +36,8 @@ Examples:
 Flags:
 %s
 Exit codes: 0 it is drawn; 1 a file cannot be read or written; 2 usage.
-`, fs.FlagUsages())
-			return nil
-		}
-		return &usageError{err: err}
+`); err != nil {
+		return err
 	}
 	if fs.NArg() == 0 {
 		return usagef("want at least one file, got none")

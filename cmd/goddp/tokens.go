@@ -15,7 +15,6 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/spf13/pflag"
 	"github.com/tiktoken-go/tokenizer"
 	"github.com/tiktoken-go/tokenizer/codec"
 
@@ -38,9 +37,7 @@ func makeTokens(args []string) (err error) {
 	fs.StringVarP(&out, "output", "o", "", "`folder` to write the shards to")
 	fs.IntVar(&shardSize, "shard-size", 100_000_000, "tokens of a shard")
 	fs.IntVar(&valSize, "val-size", 1<<15, "tokens of the validation shard, the first; 0: none")
-	if err := fs.Parse(args); err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			fmt.Fprintf(stdout, `Make token shards of text, by GPT-2's byte pair encoding or the tokenizer of a model.
+	if err := parse(fs, args, `Make token shards of text, by GPT-2's byte pair encoding or the tokenizer of a model.
 
 Usage:
   goddp tokens [flags] FILE... -o DIR
@@ -61,10 +58,8 @@ Examples:
 Flags:
 %s
 Exit codes: 0 the shards are written; 1 a file cannot be read or written; 2 usage.
-`, separator, endOfText, fs.FlagUsages())
-			return nil
-		}
-		return &usageError{err: err}
+`, separator, endOfText); err != nil {
+		return err
 	}
 	switch {
 	case fs.NArg() == 0:

@@ -2,11 +2,8 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"path/filepath"
-
-	"github.com/spf13/pflag"
 
 	"github.com/goddp/goddp/cmd/goddp/internal/stepplot"
 	"github.com/goddp/goddp/internal/files"
@@ -24,9 +21,7 @@ func trace(args []string) error {
 	fs.StringVar(&merged, "merge", "", "write the traces of all ranks, on one clock, into this `file` for Perfetto, instead")
 	fs.BoolVar(&kernels, "kernels", false, "print all kernels, not only those that take the most")
 	fs.BoolVar(&asJSON, "json", false, "print the report, or the comparison, as a JSON object with times in nanoseconds")
-	if err := fs.Parse(args); err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			fmt.Fprintf(stdout, `Say where the time of a training step went: on each rank, and for the job.
+	if err := parse(fs, args, `Say where the time of a training step went: on each rank, and for the job.
 
 Usage:
   goddp trace [flags] FILE...
@@ -52,10 +47,8 @@ Examples:
 Flags:
 %s
 Exit codes: 0 it is printed; 1 a file cannot be read or written; 2 usage.
-`, fs.FlagUsages())
-			return nil
-		}
-		return &usageError{err: err}
+`); err != nil {
+		return err
 	}
 	if fs.NArg() == 0 {
 		return usagef("want at least one file, got none")

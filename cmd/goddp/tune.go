@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -15,8 +14,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/spf13/pflag"
 
 	"github.com/goddp/goddp/cmd/goddp/internal/collective"
 	"github.com/goddp/goddp/cmd/goddp/internal/tune"
@@ -29,9 +26,6 @@ import (
 // tuneSettings implements "goddp tune", on one rank.
 func tuneSettings(args []string) error {
 	o, err := parseTune(args)
-	if errors.Is(err, pflag.ErrHelp) {
-		return nil
-	}
 	if err != nil {
 		return err
 	}
@@ -50,7 +44,7 @@ type tuneOptions struct {
 	output     string
 }
 
-// parseTune parses the command line. If the user asks for help, parseTune prints it and returns pflag.ErrHelp.
+// parseTune parses the command line.
 func parseTune(args []string) (*tuneOptions, error) {
 	o := &tuneOptions{collective: "all_reduce"}
 	var try []string
@@ -67,12 +61,8 @@ func parseTune(args []string) (*tuneOptions, error) {
 	fs.DurationVar(&o.timeout, "timeout", time.Minute, "`time` that a run may take")
 	fs.BoolVar(&o.json, "json", false, "print one JSON object")
 	fs.StringVarP(&o.output, "output", "o", "", "write the result to this `file`, without the launcher's prefixes")
-	if err := fs.Parse(args); err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			tuneHelp(stdout, fs)
-			return nil, err
-		}
-		return nil, &usageError{err: err}
+	if err := parse(fs, args, tuneHelp, jobenv.NoSmallAllReduceVar); err != nil {
+		return nil, err
 	}
 	switch {
 	case fs.NArg() > 1:
@@ -254,9 +244,8 @@ func (t *tuner) bench(ctx context.Context, master string, s tune.Setting) (outpu
 	return out.String(), nil
 }
 
-// tuneHelp prints the text of goddp tune --help.
-func tuneHelp(w io.Writer, fs *pflag.FlagSet) {
-	fmt.Fprintf(w, `Compare NCCL's settings with its defaults on this job's hosts, and say what to set.
+// tuneHelp is the format of "goddp tune --help".
+const tuneHelp = `Compare NCCL's settings with its defaults on this job's hosts, and say what to set.
 
 Usage:
   golaunch --nproc-per-node gpu goddp tune [COLLECTIVE] [flags]
@@ -276,5 +265,4 @@ Flags:
 %s
 Exit codes: 0 there is a report, also if a setting failed; 1 there is none; 2 the
 command line is wrong.
-`, jobenv.NoSmallAllReduceVar, fs.FlagUsagesWrapped(100))
-}
+`
