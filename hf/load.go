@@ -55,10 +55,9 @@ const (
 // once, one after the other, so the host needs memory for the largest. An error names the file, and what is missing,
 // unexpected or of another shape.
 func Load(dir string, dev device.Device, opts *LoadOptions) (*Folder, error) {
-	o := *cmp.Or(opts, &LoadOptions{})
-	f, err := open(dir, o)
+	f, err := Open(dir, opts)
 	if err != nil {
-		return nil, fmt.Errorf("hf: %w", err)
+		return nil, err
 	}
 	if err = errors.Join(nn.Place(f.Model, dev, 0), f.Close()); err != nil {
 		return nil, fmt.Errorf("hf: %s: %w", f.path, err)
@@ -70,7 +69,7 @@ func Load(dir string, dev device.Device, opts *LoadOptions) (*Folder, error) {
 // holds all of it. The files stay open until Close. A parameter's weights are read when it is placed, or by
 // [nn.Parameter.Initial]. opts may be nil. Errors are those of Load.
 func Open(dir string, opts *LoadOptions) (*Folder, error) {
-	f, err := open(dir, *cmp.Or(opts, &LoadOptions{}))
+	f, err := open(dir, cmp.Or(opts, &LoadOptions{}))
 	if err != nil {
 		return nil, fmt.Errorf("hf: %w", err)
 	}
@@ -80,7 +79,7 @@ func Open(dir string, opts *LoadOptions) (*Folder, error) {
 // Close closes the files of a folder that Open opened.
 func (f *Folder) Close() error { return f.set.Close() }
 
-func open(dir string, o LoadOptions) (*Folder, error) {
+func open(dir string, o *LoadOptions) (*Folder, error) {
 	text, m, err := newModel(dir, o.Recompute)
 	if err != nil {
 		return nil, err

@@ -45,10 +45,10 @@ func (o *Muon) Divide(rank, size int, gather func(all, mine device.Tensor) error
 	type results struct{ all, mine device.Tensor }
 	var byType []results
 	exchange := func(_ []Matrix, back bool) error {
+		if !back { // each rank has the whole matrices
+			return nil
+		}
 		for _, r := range byType {
-			if !back {
-				continue // each rank has the whole matrices
-			}
 			if err := gather(r.all, r.mine); err != nil {
 				return err
 			}
