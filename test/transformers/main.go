@@ -1,7 +1,7 @@
 // Command transformers runs a model of a folder of the Hugging Face hub, for hf/testdata/transformers_check.py, which
 // compares it with Hugging Face's transformers:
 //
-//	transformers [--dtype bfloat16] [--save OTHER] [--adapters PEFT [--merge]] [--save-adapters OTHER] FOLDER TOKENS OUT
+//	transformers [--dtype bfloat16] [--save OTHER [--shard BYTES]] [--adapters PEFT [--merge | --save-adapters OTHER]] FOLDER TOKENS OUT
 //
 // TOKENS is a safetensors file with tokens, int64 [steps rows n+1]. The command writes the safetensors file OUT with the
 // logits of the first step and, in float32, the losses of all steps of AdamW, and the logits of the first step's tokens
@@ -39,8 +39,8 @@ var (
 
 func run(ctx context.Context) error {
 	dt, ok := map[string]device.DType{"float32": device.Float32, "bfloat16": device.BFloat16}[*dtype]
-	if !ok || flag.NArg() != 3 {
-		return errors.New("want [--dtype float32|bfloat16] [--save OTHER] [--adapters PEFT] FOLDER TOKENS OUT")
+	if !ok || flag.NArg() != 3 || *peft == "" && (*merge || *keep != "") {
+		return errors.New("want [--dtype float32|bfloat16] [--save OTHER [--shard BYTES]] [--adapters PEFT [--merge | --save-adapters OTHER]] FOLDER TOKENS OUT")
 	}
 	dev, err := comm.OpenDevice(nil)
 	if err != nil {
