@@ -3,6 +3,7 @@ package nn
 import (
 	"cmp"
 	"math"
+	"slices"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
@@ -58,23 +59,21 @@ func (l *LinearLayer) Forward(x *autograd.Variable) *autograd.Variable {
 	return autograd.Linear(x, weight, bias)
 }
 
-// Linears applies layers to one operand x [... in]. One kernel may compute the results of all.
+// Linears applies layers to one operand x [... in], as Forward of each does. One kernel may compute the results of all, if
+// the layers have no adapters and x has the type in which they compute.
 func Linears(x *autograd.Variable, layers ...*LinearLayer) []*autograd.Variable {
 	var weights, biases, out []*autograd.Variable
-	for _, l := range layers {
-		if l.LowRank != nil || l.computeType() != x.DType() {
-			break
+	if slices.ContainsFunc(layers, func(l *LinearLayer) bool { return l.LowRank != nil || l.computeType() != x.DType() }) {
+		for _, l := range layers {
+			out = append(out, l.Forward(x))
 		}
+		return out
+	}
+	for _, l := range layers {
 		w, b := l.parameters()
 		weights, biases = append(weights, w), append(biases, b)
 	}
-	if len(weights) == len(layers) {
-		return autograd.Linears(x, weights, biases)
-	}
-	for _, l := range layers {
-		out = append(out, l.Forward(x))
-	}
-	return out
+	return autograd.Linears(x, weights, biases)
 }
 
 // computeType returns the type of the products and of the result.
