@@ -158,7 +158,8 @@ func TestMastersAreDiscarded(t *testing.T) {
 				t.Fatal(err)
 			}
 		},
-		"SetMaster": func(p *nn.Parameter, _ nn.Module) { p.SetMaster(nil) },
+		"SetMaster":  func(p *nn.Parameter, _ nn.Module) { p.SetMaster(nil) },
+		"FreezeBase": func(_ *nn.Parameter, net nn.Module) { nn.FreezeBase(net) },
 	} {
 		net := nn.Linear(64, 64, nil)
 		if err := nn.Place(net, dev, 1); err != nil {

@@ -96,10 +96,12 @@ func (p *Parameter) Frozen() bool {
 }
 
 // FreezeBase freezes the parameters that m has now, and marks them as those of a base model, whose files have their
-// values. [State] leaves them out, and so do checkpoints and saved weights. It is called before ddp.New.
+// values. [State] leaves them out, and so do checkpoints and saved weights. Unrounded values of [CastOptions].Masters are
+// freed, because no optimizer needs them. FreezeBase is called before ddp.New.
 func FreezeBase(m Model) {
 	for _, p := range m.Parameters() {
 		p.Freeze()
+		p.SetMaster(nil)
 		p.isBase = true
 	}
 }
