@@ -33,7 +33,8 @@ func TestOperations(t *testing.T) {
 		"Linear":        {func() *autograd.Variable { return autograd.LinearReLU(w(3, 4), w(5, 4), w(5)) }, 3 * product},
 		"frozen":        {func() *autograd.Variable { return autograd.Linear(w(3, 4), x(5, 4), w(5)) }, 2 * product},
 		"Linears": {func() *autograd.Variable {
-			return sumOf(autograd.Linears(w(3, 4), []*autograd.Variable{w(5, 4), w(5, 4)}, []*autograd.Variable{nil, w(5)}))
+			y := autograd.Linears(w(3, 4), []*autograd.Variable{w(5, 4), w(5, 4)}, []*autograd.Variable{nil, w(5)})
+			return autograd.Add(y[0], y[1])
 		}, 2 * 3 * product},
 		"FeedForward": {func() *autograd.Variable {
 			return autograd.FeedForward(w(3, 4), w(5, 4), w(5), w(4, 5), nil, &autograd.FeedForwardOptions{Recompute: true})
@@ -70,5 +71,3 @@ func TestOperations(t *testing.T) {
 		}
 	}
 }
-
-func sumOf(v []*autograd.Variable) *autograd.Variable { return autograd.Add(v[0], v[1]) }
