@@ -1,7 +1,7 @@
 """The convolutions of bench/conv in PyTorch. Arguments: the number of threads, and how many seconds a measurement lasts.
 
-Each line of the input is a shape. Its answer is the least milliseconds of the convolution, of the gradient of its images
-and of that of its weight."""
+Each line of the input is a shape. Its answer is the milliseconds of the convolution, of the gradient of its images and of
+that of its weight."""
 import json
 import sys
 import time
@@ -13,16 +13,13 @@ now = time.process_time if sys.argv[1] == "1" else time.perf_counter
 at_least = float(sys.argv[2])
 
 
-def least(f):
+def measure(f):
     f()
-    begin, best = now(), float("inf")
-    while True:
-        start = now()
+    calls, begin, took = 0, now(), 0
+    while took < at_least:
         f()
-        end = now()
-        best = min(best, end - start)
-        if end - begin > at_least:
-            return best * 1e3
+        calls, took = calls + 1, now() - begin
+    return took / calls * 1e3
 
 
 for line in sys.stdin:
@@ -41,4 +38,4 @@ for line in sys.stdin:
 
     with torch.no_grad():
         g = torch.rand_like(forward())
-        print(json.dumps([least(forward), least(lambda: backward("x")), least(lambda: backward("w"))]), flush=True)
+        print(json.dumps([measure(forward), measure(lambda: backward("x")), measure(lambda: backward("w"))]), flush=True)

@@ -88,7 +88,8 @@ func (t *times) keep(i int, ms float64) {
 	}
 }
 
-// atLeast is how long a measurement of a kernel lasts, if it is not one call.
+// atLeast is how long a measurement lasts at least. Its time is the mean of the calls, because a virtual machine that has to
+// wait for its processor counts too little time for some of them.
 const atLeast = 50 * time.Millisecond
 
 // now returns the time, or with one thread the processor time of this process, because others may use the machine.
@@ -140,15 +141,12 @@ func measure(dev device.Device, z shape, t *times) (err error) {
 		func() error { return k.Conv2dGradWeight(s, dw, device.Store, g, x, p) },
 	} {
 		err = errors.Join(err, f())
-		for begin := now(); ; {
-			start := now()
+		calls, begin, took := 0, now(), time.Duration(0)
+		for ; took < atLeast; took = now() - begin {
 			err = errors.Join(err, f())
-			end := now()
-			t.keep(i, (end-start).Seconds()*1e3)
-			if end-begin > atLeast {
-				break
-			}
+			calls++
 		}
+		t.keep(i, took.Seconds()*1e3/float64(calls))
 	}
 	return err
 }
