@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -181,6 +182,8 @@ func goBuild(ctx context.Context, dir, target, name string, args []string) (_ *p
 	cmd := exec.CommandContext(ctx, "go", "build", "-C", dir, "-o", out, target)
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	cmd.Env = append(os.Environ(), "GOTMPDIR="+p.temp)
+	// The first build of a program takes minutes on a slow machine.
+	defer time.AfterFunc(3*time.Second, func() { say(fmt.Sprintf("go build %s is still running", name)) }).Stop()
 	if err := cmd.Run(); err != nil {
 		return nil, fmt.Errorf("go build %s: %w", name, err)
 	}
