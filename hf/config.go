@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -102,6 +103,9 @@ func NewModel(dir string, recompute decoder.Recompute) (*decoder.Model, error) {
 func newModel(dir string, recompute decoder.Recompute) (text []byte, m *decoder.Model, err error) {
 	path := filepath.Join(dir, "config.json")
 	if text, err = files.Read(path, 1<<20); err != nil {
+		if _, absent := os.Stat(filepath.Join(dir, "adapter_config.json")); absent == nil {
+			err = fmt.Errorf("%w: the folder has adapters, want a whole model, which goddp merge makes of them and their base", err)
+		}
 		return nil, nil, err
 	}
 	var c struct {

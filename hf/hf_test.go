@@ -198,7 +198,10 @@ func TestErrors(t *testing.T) {
 		change func(dir string, tensors map[string]safetensors.Source)
 		want   string
 	}{
-		"no config":      {func(dir string, _ map[string]safetensors.Source) { os.Remove(filepath.Join(dir, "config.json")) }, "config.json: no such file"},
+		"no config": {func(dir string, _ map[string]safetensors.Source) { os.Remove(filepath.Join(dir, "config.json")) }, "config.json: no such file"},
+		"adapters": {func(dir string, _ map[string]safetensors.Source) {
+			os.Rename(filepath.Join(dir, "config.json"), filepath.Join(dir, "adapter_config.json"))
+		}, "config.json: no such file or directory: the folder has adapters, want a whole model"},
 		"LFS config":     {file("config.json", lfs), "config.json: want JSON, but it is a git-lfs pointer"},
 		"HTML config":    {file("config.json", "<!DOCTYPE html><html>"), "config.json: want JSON, but it is an HTML page"},
 		"bad config":     {config(`11`, `"many"`), "config.json: json: cannot unmarshal string into Go struct field config.Config.vocab_size"},
