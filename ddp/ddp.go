@@ -34,6 +34,7 @@ type Model struct {
 	noSync           bool // within NoSync
 	isNoSyncCaptured bool // the outermost NoSync is a part of the step that is being captured
 	isJoining        bool // within Join
+	hasWarned        bool // that a pass does not go through the model
 	trace            *profile.Recorder
 	times            *timing // nil without Options.Stats
 	passState
@@ -415,9 +416,15 @@ func (s *sink) Pending() bool       { return s.r.Pending() }
 func (s *sink) Err() error          { return s.r.Err() }
 func (s *sink) Skip() device.Tensor { return s.r.Flags() }
 
-// Ready notifies the reducer, unless the pass does not go through the model's output.
+// Ready notifies the reducer, unless the pass does not go through the model's output. If no pass has gone through it so
+// far, the program probably calls the module instead of the model, and Ready says so once.
 func (s *sink) Ready(e device.Event) {
-	if s.m.inBackward {
+	switch {
+	case s.m.inBackward:
 		s.r.Ready(s.i, e)
+	case s.m.passes == 0 && !s.m.noSync && !s.m.hasWarned:
+		s.m.hasWarned = true
+		s.m.pg.Log().Warn("ddp: gradients are not averaged, because the backward pass does not go through the model: call Forward or Run of the model that New returned",
+			"parameter", s.m.params[s.i].Name())
 	}
 }

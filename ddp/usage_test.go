@@ -315,6 +315,28 @@ func TestEvaluationWithoutCommunication(t *testing.T) {
 	}
 }
 
+// A program that calls the module instead of the model is told once that its gradients are not averaged.
+func TestPassBesideTheModelIsLogged(t *testing.T) {
+	log, count := logged()
+	commtest.OnRanks(t, 1, &comm.Options{Log: log}, func(pg *comm.ProcessGroup) error {
+		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 2))
+		model := must.New(New(times{w}, pg, nil))
+		beside := func() error { return times{w}.Forward(autograd.Scalar(pg.Device(), 5)).Backward(nil) }
+		for _, c := range []struct {
+			pass func() error
+			want int
+		}{{func() error { return model.NoSync(beside) }, 0}, {beside, 1}, {beside, 1}} {
+			if err := c.pass(); err != nil {
+				return err
+			}
+			if n := count("gradients are not averaged"); n != c.want {
+				return fmt.Errorf("%d lines, want %d", n, c.want)
+			}
+		}
+		return nil
+	})
+}
+
 // The state of a wrapped model has the names of its module's state. Each can load the other's.
 func TestStateOfAWrappedModel(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
