@@ -131,9 +131,11 @@ func (r *run) attempt(ctx context.Context) (err error) {
 }
 
 // compare makes the ranks agree on what was done after the last step: an evaluation whose end all have seen that took
-// part in it, with the standing after it, and a checkpoint that is complete. It returns an error on all ranks if their samplers, their next
-// learning rates or the fields of Config that decide what they call together differ. Of the samplers, only the rank may differ, and the seed if the samples are not shuffled. In a
-// job that survives the loss of ranks, only the ranks that differ from rank 0 get the error, so that the others go on.
+// part in it, with the standing after it, and a checkpoint that is complete.
+//
+// It returns an error on all ranks if their samplers, their next learning rates or their plans differ. Of the samplers, only
+// the rank may differ, and the seed if the samples are not shuffled. In a job that survives the loss of ranks, only the ranks
+// that differ from rank 0 get the error, so that the others go on.
 func (r *run) compare(ctx context.Context) error {
 	type settings struct {
 		Sampler          data.Sampler
@@ -186,13 +188,17 @@ func (r *run) compare(ctx context.Context) error {
 
 // plan has the fields of a Config, or whether they are set, that decide what a rank calls and how it updates the model.
 type plan struct {
-	Epochs, MaxSteps, Accumulate, EvaluateEvery, LogEvery, SaveEvery int
-	ClipNorm                                                         float64
-	Evaluate, Checkpoints, SumLoss, RequireFinite                    bool
+	Epochs, MaxSteps, Accumulate, EvaluateEvery, LogEvery, SaveEvery, Patience int
+	ClipNorm                                                                   float64
+	Best                                                                       string
+	Evaluate, Checkpoints, SumLoss, RequireFinite                              bool
 }
 
 func (c *Config) plan() plan {
-	return plan{c.Epochs, c.MaxSteps, c.Accumulate, c.EvaluateEvery, c.LogEvery, c.SaveEvery, c.ClipNorm, c.Evaluate != nil, c.Checkpoints != "", c.SumLoss, c.RequireFinite}
+	return plan{
+		c.Epochs, c.MaxSteps, c.Accumulate, c.EvaluateEvery, c.LogEvery, c.SaveEvery, c.Patience, c.ClipNorm, c.Best,
+		c.Evaluate != nil, c.Checkpoints != "", c.SumLoss, c.RequireFinite,
+	}
 }
 
 // tryFile returns an error if a file cannot be made at path, the value of a field of Config. Run calls it first,

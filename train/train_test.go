@@ -490,6 +490,13 @@ func TestSettingsThatDiffer(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "Epochs:3") || !strings.Contains(err.Error(), "on rank 1 and {Epochs:2") {
 			return fmt.Errorf("%v, want an error with both numbers of epochs", err)
 		}
+		_, err = trained(t.Context(), pg, false, 5, func(c *train.Config) {
+			c.Evaluate = func(context.Context) ([]progress.Value, error) { return []progress.Value{progress.V("loss", 1)}, nil }
+			c.Best = []string{"", "loss"}[pg.Rank()]
+		})
+		if err == nil || !strings.Contains(err.Error(), "Best:loss") {
+			return fmt.Errorf("%v, want an error with Best of rank 1", err)
+		}
 		return nil
 	})
 }
