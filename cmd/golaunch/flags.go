@@ -302,20 +302,20 @@ func (o *options) check() error {
 		return err
 	}
 	if o.stdin >= o.nproc {
-		return usagef("--stdin: local rank %d, but this node has %d workers", o.stdin, o.nproc)
+		return usagef("--stdin: local rank %d: want less than --nproc-per-node, %d", o.stdin, o.nproc)
 	}
 	for _, local := range o.localRanksFilter {
 		if local >= o.nproc {
-			return usagef("--local-ranks-filter: local rank %d, but this node has %d workers", local, o.nproc)
+			return usagef("--local-ranks-filter: local rank %d: want less than --nproc-per-node, %d", local, o.nproc)
 		}
 	}
 	for name, m := range map[string]launcher.StreamMap{"redirects": o.redirects, "tee": o.tee} {
 		if highest := m.Highest(); highest >= o.nproc {
-			return usagef("--%s %s: local rank %d, but this node has %d workers", name, m, highest, o.nproc)
+			return usagef("--%s %s: local rank %d: want less than --nproc-per-node, %d", name, m, highest, o.nproc)
 		}
 	}
 	if o.rendezvous.nodes.most == 1 && o.minWorkers > o.nproc {
-		return usagef("--min-workers %d, but there are %d workers", o.minWorkers, o.nproc)
+		return usagef("--min-workers %d: want at most --nproc-per-node, %d", o.minWorkers, o.nproc)
 	}
 	return o.rendezvous.check()
 }
