@@ -127,3 +127,46 @@ func TestReLUIsFused(t *testing.T) {
 		}
 	}
 }
+
+// A ReLU before a MaxPool2d runs after it, on fewer elements, and the results and gradients have the same bits. If windows may
+// contain no element, whose result is -Inf, the order stays.
+func TestReLURunsAfterMaxPool(t *testing.T) {
+	dev := newDevice(t, cpu.Options{})
+	for _, c := range []struct {
+		opts nn.PoolOptions
+		h, w int
+	}{
+		{nn.PoolOptions{}, 12, 12},
+		{nn.PoolOptions{Stride: 1, Padding: 1, CeilMode: true}, 9, 11},
+		{nn.PoolOptions{Stride: 1, Padding: 1, Dilation: 2}, 1, 3},
+	} {
+		numbers := make([]float32, 3*2*c.h*c.w)
+		for i := range numbers {
+			numbers[i] = float32(math.Floor(5*math.Sin(float64(i*i)))) - 2 // many are equal, and many windows have no positive one
+		}
+		numbers[1], numbers[2] = float32(math.NaN()), float32(math.Copysign(0, -1))
+		x := autograd.FromSlice(dev, numbers, 3, 2, c.h, c.w).RequireGrad()
+		bits := func(y *autograd.Variable) (all []uint64) {
+			if err := autograd.Sum(autograd.Mul(y, y)).Backward(nil); err != nil {
+				t.Fatal(err)
+			}
+			for _, v := range append(read(t, y), read(t, x.Grad())...) {
+				all = append(all, math.Float64bits(v))
+			}
+			x.ZeroGrad()
+			return all
+		}
+		relu, pool := nn.ReLU(), nn.MaxPool2d(2, &c.opts)
+		if got, want := bits(nn.Sequential(relu, pool).Forward(x)), bits(pool.Forward(relu.Forward(x))); !slices.Equal(got, want) {
+			t.Errorf("%+v: %v, in the order of the layers %v", c.opts, got, want)
+		}
+	}
+	x := autograd.Zeros(dev, device.Float32, 1, 1, 64, 64)
+	autograd.NoGrad(dev, func() {
+		before := dev.Memory().InUse
+		nn.Sequential(nn.ReLU(), nn.MaxPool2d(2, nil)).Forward(x)
+		if used := dev.Memory().InUse - before; used >= int64(x.Tensor().Bytes()) {
+			t.Errorf("%d bytes for images of %d: the ReLU ran first", used, x.Tensor().Bytes())
+		}
+	})
+}

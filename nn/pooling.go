@@ -34,8 +34,23 @@ func twice(n int) [2]int { return [2]int{n, n} }
 // MaxPool2d is a layer that computes the largest element of x [n c h w] in each window of
 // kernel × kernel.
 func MaxPool2d(kernel int, opts *PoolOptions) Module {
-	o := opts.both()
-	return activation(func(x *autograd.Variable) *autograd.Variable { return autograd.MaxPool2d(x, twice(kernel), o) })
+	return &maxPool{twice(kernel), opts.both()}
+}
+
+// maxPool is a separate type so that [Sequential] can apply it before a ReLU.
+type maxPool struct {
+	kernel [2]int
+	opts   *autograd.Pool2dOptions
+}
+
+func (m *maxPool) Forward(x *autograd.Variable) *autograd.Variable {
+	return autograd.MaxPool2d(x, m.kernel, m.opts)
+}
+func (m *maxPool) Parameters() []*Parameter { return nil }
+
+// empty reports whether windows may lie in the padding. Their largest element is -Inf.
+func (m *maxPool) empty() bool {
+	return m.opts != nil && m.opts.Padding[0] > 0 && m.opts.Dilation[0] > 1
 }
 
 // AvgPool2d is a layer that computes the mean of x [n c h w] in each window of kernel × kernel.

@@ -22,7 +22,8 @@ type step struct {
 // Sequential applies mods one after another. The name of a parameter is the module's index, a dot, and the
 // parameter's name in the module: "0.weight". A module that occurs twice in mods is applied twice, but its
 // parameters occur once, under the first index. A Linear or a BatchNorm followed by a ReLU is fused, and so
-// are two Linears with a GELU or GELUTanh between them: see [FeedForward].
+// are two Linears with a GELU or GELUTanh between them: see [FeedForward]. A ReLU followed by a MaxPool2d is applied
+// after it, to fewer elements; the results and the gradients are the same.
 //
 // If a module panics because shapes or types do not match, the panic names the module: see
 // [device.ShapeError].
@@ -37,7 +38,7 @@ func Sequential(mods ...Module) *Sequence {
 	return s
 }
 
-// fuse replaces the last steps by an equivalent fused step, if there is one.
+// fuse replaces the last steps by equivalent faster ones, if there are any.
 func (s *Sequence) fuse() {
 	at := func(fromEnd int) Module { // at returns a module, counted from the end, or nil if there is none
 		if i := len(s.steps) - fromEnd; i >= 0 {
@@ -55,6 +56,12 @@ func (s *Sequence) fuse() {
 			replace(2, linearReLU{l})
 		case *BatchNormLayer:
 			replace(2, batchNormReLU{l})
+		}
+	}
+	if p, ok := at(1).(*maxPool); ok && !p.empty() {
+		if _, ok := at(2).(relu); ok {
+			i := len(s.steps) - 2
+			s.steps[i], s.steps[i+1] = s.steps[i+1], s.steps[i]
 		}
 	}
 	first, ok := at(3).(*LinearLayer)

@@ -23,6 +23,9 @@ func dropout[T float](k *kernelSet, dst device.Tensor, acc device.Accum, x devic
 	factors := [2]T{T(factor), 0}
 	tiled(k, device.Elements[T](dst), acc, func(t []T, lo int) {
 		x := xs[lo : lo+len(t)]
+		if vectorDropout(float32s(t), float32s(x), float32(factor), threshold, seed, offset+uint64(lo)) {
+			return
+		}
 		for i := 0; i < len(t); {
 			e := offset + uint64(lo+i)
 			words := philox(seed, e/4, dropoutStream)

@@ -257,6 +257,9 @@ func geluTanh(x float64) float64 { return geluC * (x + geluK*x*x*x) }
 
 // relu computes dst = max(x, 0). NaN stays NaN.
 func relu[T float](dst, x []T) {
+	if vectorReLU(float32s(dst), float32s(x)) {
+		return
+	}
 	for i, v := range x {
 		dst[i] = max(v, 0)
 	}
@@ -400,6 +403,9 @@ func derivative(op kernels.UnaryOp) func(x float64) float64 {
 // integers and selects one of them, because for integers the compiler makes no branch. Branches on the signs of
 // activations, which are close to random, would be mispredicted, and take several times as long as the memory accesses.
 func reluGrad[T float](dst, g, y []T) {
+	if vectorReLUGrad(float32s(dst), float32s(g), float32s(y)) {
+		return
+	}
 	switch dst := any(dst).(type) {
 	case []float32:
 		g, y := any(g).([]float32), any(y).([]float32)

@@ -57,10 +57,13 @@ func taps(w *kernels.Window, axis, position, n int) (from, to int) {
 func maxPool[T float](k *kernelSet, z operand.PoolSizes, dst, index, x device.Tensor, w kernels.Window) {
 	d, at, xs := device.Elements[T](dst), device.Elements[int32](index), device.Elements[T](x)
 	n, width := planes(z, w.ChannelsLast)
-	// With channels first, a run is the part of a row where windows are as wide as the first one that is not cut off.
+	// The windows from before to after-1 of a row are as wide as the first one that is not cut off.
 	before := (w.Padding[1] + w.Stride[1] - 1) / w.Stride[1]
 	after := max(min((z.W+w.Padding[1]-w.Dilation[1]*(w.Kernel[1]-1)-1)/w.Stride[1]+1, z.OW), before)
 	k.each(n*z.OH, z.OW*width*w.Kernel[0]*w.Kernel[1], func(lo, hi int) {
+		if vectorMaxPool(z, &w, before, after, float32s(d), at, float32s(xs), lo, hi) {
+			return
+		}
 		ranks := make([]int64, max(width, z.OW))
 		for ; lo < hi; lo++ {
 			f := maxFinder[T]{plane: xs[lo/z.OH*z.H*z.W*width:][:z.H*z.W*width], ranks: ranks, w: &w, row: z.W, width: width}

@@ -94,6 +94,9 @@ func addRun[T float](x []T) float64 {
 func addRows[T float](dst []float64, s []T, terms []operand.Axis, from, to int) {
 	for ; from < to; from++ {
 		at, _ := operand.Offset(terms, from)
+		if len(terms) == 1 && vectorAddRows(dst, float32s(s[at:]), terms[0].X, to-from) {
+			return
+		}
 		row := s[at : at+len(dst)]
 		for i, v := range row {
 			dst[i] += float64(v)

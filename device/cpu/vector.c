@@ -2,7 +2,6 @@
 
 #include "vector.h"
 #include <math.h>
-#include <stdint.h>
 #include <string.h>
 
 #ifdef __x86_64__
@@ -22,6 +21,9 @@
 typedef float wide __attribute__((vector_size(32)));
 typedef int32_t wide_bits __attribute__((vector_size(32)));
 enum { WIDE = 8 };
+
+typedef float floats __attribute__((vector_size(16)));
+typedef double doubles __attribute__((vector_size(32)));
 
 VECTOR float vector_largest(const float *x, long n) {
 	float most = x[0];
@@ -48,6 +50,50 @@ VECTOR float vector_largest(const float *x, long n) {
 		most = x[i] > most ? x[i] : most;
 	}
 	return most;
+}
+
+VECTOR void vector_relu(float *dst, const float *x, long n) {
+	for (; n >= WIDE; n -= WIDE, dst += WIDE, x += WIDE) {
+		wide v;
+		memcpy(&v, x, sizeof v);
+		v = (wide)((wide_bits)v & ~(v <= 0));
+		memcpy(dst, &v, sizeof v);
+	}
+	for (long i = 0; i < n; i++)
+		dst[i] = x[i] <= 0 ? 0 : x[i];
+}
+
+VECTOR void vector_relu_grad(float *dst, const float *g, const float *y, long n) {
+	for (; n >= WIDE; n -= WIDE, dst += WIDE, g += WIDE, y += WIDE) {
+		wide slope, v;
+		memcpy(&slope, g, sizeof slope);
+		memcpy(&v, y, sizeof v);
+		wide_bits on = v > 0;
+		v = (wide)((on & (wide_bits)slope) | (~on & (wide_bits)v));
+		memcpy(dst, &v, sizeof v);
+	}
+	for (long i = 0; i < n; i++)
+		dst[i] = y[i] > 0 ? g[i] : y[i];
+}
+
+VECTOR void vector_add_rows(double *sums, const float *x, long n, long stride, long rows) {
+	enum { COLUMNS = 16 }; // as many sums as fit into registers
+	long c = 0;
+	for (; c + COLUMNS <= n; c += COLUMNS) {
+		doubles s[COLUMNS / 4];
+		memcpy(s, sums + c, sizeof s);
+		for (long r = 0; r < rows; r++) {
+			for (int i = 0; i < COLUMNS / 4; i++) {
+				floats v;
+				memcpy(&v, x + r * stride + c + 4 * i, sizeof v);
+				s[i] += __builtin_convertvector(v, doubles);
+			}
+		}
+		memcpy(sums + c, s, sizeof s);
+	}
+	for (; c < n; c++)
+		for (long r = 0; r < rows; r++)
+			sums[c] += x[r * stride + c];
 }
 
 // The updates are compiled without FMA, whatever the flags: so all processors compute the same bits as the plain kernel,

@@ -13,6 +13,20 @@ package cpu
 #cgo nocallback vector_exps_4
 #cgo noescape vector_exps_8
 #cgo nocallback vector_exps_8
+#cgo noescape vector_dropout_4
+#cgo nocallback vector_dropout_4
+#cgo noescape vector_dropout_8
+#cgo nocallback vector_dropout_8
+#cgo noescape vector_max_pool_4
+#cgo nocallback vector_max_pool_4
+#cgo noescape vector_max_pool_8
+#cgo nocallback vector_max_pool_8
+#cgo noescape vector_relu
+#cgo nocallback vector_relu
+#cgo noescape vector_relu_grad
+#cgo nocallback vector_relu_grad
+#cgo noescape vector_add_rows
+#cgo nocallback vector_add_rows
 #cgo noescape vector_adamw
 #cgo nocallback vector_adamw
 #cgo noescape vector_largest
@@ -26,6 +40,7 @@ import (
 
 	features "golang.org/x/sys/cpu"
 
+	"github.com/goddp/goddp/device/internal/operand"
 	"github.com/goddp/goddp/internal/kernels"
 )
 
@@ -89,6 +104,66 @@ func vectorExps(dst, x []float32, shift float64) (sum float64, ok bool) {
 		return float64(C.vector_exps_8(first(dst), first(x), C.long(len(x)), C.double(shift))), true
 	}
 	return float64(C.vector_exps_4(first(dst), first(x), C.long(len(x)), C.double(shift))), true
+}
+
+func vectorDropout(dst, x []float32, factor float32, threshold, seed, offset uint64) bool {
+	if vectorLanes == 0 || dst == nil || threshold == 0 {
+		return false
+	}
+	n, limit := len(dst), C.uint32_t(threshold-1)
+	if vectorLanes == 8 {
+		C.vector_dropout_8(first(dst), first(x[:n]), C.long(n), C.float(factor), limit, C.uint64_t(seed), C.uint64_t(offset))
+	} else {
+		C.vector_dropout_4(first(dst), first(x[:n]), C.long(n), C.float(factor), limit, C.uint64_t(seed), C.uint64_t(offset))
+	}
+	return true
+}
+
+func vectorMaxPool(z operand.PoolSizes, w *kernels.Window, before, after int, dst []float32, at []int32, x []float32, lo, hi int) bool {
+	if vectorLanes == 0 || dst == nil {
+		return false
+	}
+	two := func(v [2]int) [2]C.long { return [2]C.long{C.long(v[0]), C.long(v[1])} }
+	_, depth := planes(z, w.ChannelsLast)
+	p := C.struct_pooling{
+		kernel: two(w.Kernel), stride: two(w.Stride), padding: two(w.Padding), dilation: two(w.Dilation),
+		height: C.long(z.H), width: C.long(z.W), depth: C.long(depth), rows: C.long(z.OH), columns: C.long(z.OW),
+		before: C.long(before), after: C.long(after),
+	}
+	to := (*C.int32_t)(unsafe.SliceData(at))
+	if vectorLanes == 8 && max(depth, z.OW) >= 8 {
+		C.vector_max_pool_8(&p, first(dst), to, first(x), C.long(lo), C.long(hi))
+	} else {
+		C.vector_max_pool_4(&p, first(dst), to, first(x), C.long(lo), C.long(hi))
+	}
+	return true
+}
+
+func vectorReLU(dst, x []float32) bool {
+	if vectorLanes == 0 || dst == nil {
+		return false
+	}
+	C.vector_relu(first(dst), first(x[:len(dst)]), C.long(len(dst)))
+	return true
+}
+
+func vectorReLUGrad(dst, g, y []float32) bool {
+	if vectorLanes == 0 || dst == nil {
+		return false
+	}
+	n := len(dst)
+	C.vector_relu_grad(first(dst), first(g[:n]), first(y[:n]), C.long(n))
+	return true
+}
+
+func vectorAddRows(sums []float64, x []float32, stride, rows int) bool {
+	n := len(sums)
+	if vectorLanes == 0 || x == nil || rows == 0 {
+		return false
+	}
+	x = x[:(rows-1)*stride+n]
+	C.vector_add_rows((*C.double)(unsafe.SliceData(sums)), first(x), C.long(n), C.long(stride), C.long(rows))
+	return true
 }
 
 func vectorAdamW(r *adamWRule[float32], w, g, m, v []float32) bool {

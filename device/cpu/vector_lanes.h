@@ -7,8 +7,10 @@
 
 #include "vector.h"
 #include <math.h>
-#include <stdint.h>
 #include <string.h>
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
 
 #define INLINE VECTOR static inline __attribute__((always_inline))
 
@@ -180,4 +182,147 @@ VECTOR double NAME(vector_exps)(float *dst, const float *x, long n, double shift
 	double s[ALL];
 	memcpy(s, sum, sizeof s);
 	return ((s[0] + s[4]) + (s[1] + s[5])) + ((s[2] + s[6]) + (s[3] + s[7]));
+}
+
+typedef uint64_t words __attribute__((vector_size(8 * LANES)));
+typedef uint32_t narrow_words __attribute__((vector_size(4 * LANES)));
+
+// MULTIPLY returns the products of the lower halves of words.
+#if !defined __x86_64__
+#define MULTIPLY(a, b) (((a) & 0xFFFFFFFF) * ((b) & 0xFFFFFFFF))
+#elif LANES == 8
+#define MULTIPLY(a, b) (words)_mm512_mul_epu32((__m512i)(a), (__m512i)(b))
+#else
+#define MULTIPLY(a, b) (words)_mm256_mul_epu32((__m256i)(a), (__m256i)(b))
+#endif
+
+// philox writes LANES blocks, from `block` on, of the numbers for dropout that random.go defines.
+INLINE void philox(uint32_t to[4 * LANES], uint64_t seed, uint64_t block) {
+	words c0, c2 = (words){} + 2, c3 = {}, m0 = (words){} + 0xD2511F53, m1 = (words){} + 0xCD9E8D57;
+	for (int i = 0; i < LANES; i++)
+		c0[i] = block + i;
+	words c1 = c0 >> 32;
+	uint32_t k0 = seed, k1 = seed >> 32;
+	for (int i = 0; i < 10; i++) { // the upper halves of words do not matter
+		words p0 = MULTIPLY(c0, m0), p1 = MULTIPLY(c2, m1);
+		c0 = (p1 >> 32) ^ c1 ^ k0;
+		c1 = p1;
+		c2 = (p0 >> 32) ^ c3 ^ k1;
+		c3 = p0;
+		k0 += 0x9E3779B9;
+		k1 += 0xBB67AE85;
+	}
+	words lo = (c0 & 0xFFFFFFFF) | c1 << 32, hi = (c2 & 0xFFFFFFFF) | c3 << 32;
+	for (int i = 0; i < LANES; i++)
+		memcpy(to + 4 * i, (uint64_t[2]){lo[i], hi[i]}, 16);
+}
+
+VECTOR void NAME(vector_dropout)(float *dst, const float *x, long n, float factor, uint32_t limit, uint64_t seed, uint64_t offset) {
+	enum { ALL = 4 * LANES };
+	uint32_t random[ALL];
+	uint64_t block = offset / 4;
+	for (long skip = offset % 4, m; n > 0; n -= m, dst += m, x += m, skip = 0, block += LANES) {
+		philox(random, seed, block);
+		m = n < ALL - skip ? n : ALL - skip;
+		if (m < ALL) {
+			for (long i = 0; i < m; i++)
+				dst[i] = x[i] * (random[skip + i] > limit ? factor : 0);
+			continue;
+		}
+		for (int i = 0; i < ALL; i += LANES) {
+			narrow v, scale = (narrow){} + factor;
+			narrow_words r;
+			memcpy(&r, random + i, sizeof r);
+			memcpy(&v, x + i, sizeof v);
+			v *= (narrow)((narrow_words)(r > limit) & (narrow_words)scale);
+			memcpy(dst + i, &v, sizeof v);
+		}
+	}
+}
+
+typedef int32_t points __attribute__((vector_size(4 * LANES)));
+
+// A range has the taps of a window along an axis: from, from + step, ... below to.
+struct range { long from, to, step; };
+
+INLINE struct range taps(const struct pooling *p, int axis, long position, long n) {
+	struct range r = {position * p->stride[axis] - p->padding[axis], 0, p->dilation[axis]};
+	r.to = r.from + r.step * (p->kernel[axis] - 1) + 1;
+	r.to = r.to < n ? r.to : n;
+	while (r.from < 0)
+		r.from += r.step;
+	return r;
+}
+
+// pool_lanes computes LANES windows. Window i begins i*step elements and i*next points after the first, which is in plane.
+INLINE void pool_lanes(float *dst, int32_t *at, const float *plane, struct range rows, struct range columns, long width, long depth, points next, long step) {
+	narrow most = (narrow){} - INFINITY, v;
+	points where = ~(points){};
+	for (long i = rows.from; i < rows.to; i += rows.step) {
+		for (long j = columns.from; j < columns.to; j += columns.step) {
+			const float *from = plane + (i * width + j) * depth;
+			if (step == 1) {
+				memcpy(&v, from, sizeof v);
+			} else { // every other element; the window beside j has the element after the last one
+				words two;
+				memcpy(&two, j > columns.from ? from - 1 : from, sizeof two);
+				v = (narrow)__builtin_convertvector(j > columns.from ? two >> 32 : two, narrow_words);
+			}
+			points here = next + (int32_t)(i * width + j), larger = (v > most) | ((v != v) & (most == most));
+			if (i == rows.from && j == columns.from)
+				larger = ~(points){};
+			most = (narrow)((larger & (points)v) | (~larger & (points)most));
+			where = (larger & here) | (~larger & where);
+		}
+	}
+	memcpy(dst, &most, sizeof most);
+	memcpy(at, &where, sizeof where);
+}
+
+// pool_run computes n windows, which begin step elements and next points one after the other.
+INLINE void pool_run(float *dst, int32_t *at, const float *plane, struct range rows, struct range columns, long width, long depth, long n, long step, long next) {
+	if (n >= LANES && (step == 1 || (step == 2 && columns.to - columns.from > 1))) {
+		points each;
+		for (int l = 0; l < LANES; l++)
+			each[l] = l * next;
+		for (long c = 0; c < n; c += LANES) {
+			if (c > n - LANES) // the last vector overlaps the one before
+				c = n - LANES;
+			if (step == 1)
+				pool_lanes(dst + c, at + c, plane + c, rows, columns, width, depth, each + (int32_t)(c * next), 1);
+			else
+				pool_lanes(dst + c, at + c, plane + 2 * c, rows, columns, width, depth, each + (int32_t)(c * next), 2);
+		}
+		return;
+	}
+	for (long c = 0; c < n; c++) {
+		float most = -INFINITY;
+		int32_t where = -1;
+		for (long i = rows.from; i < rows.to; i += rows.step) {
+			for (long j = columns.from; j < columns.to; j += columns.step) {
+				float v = plane[(i * width + j) * depth + c * step];
+				if (where < 0 || v > most || (v != v && most == most))
+					most = v, where = i * width + j + c * next;
+			}
+		}
+		dst[c] = most;
+		at[c] = where;
+	}
+}
+
+VECTOR void NAME(vector_max_pool)(const struct pooling *p, float *dst, int32_t *at, const float *x, long lo, long hi) {
+	const long stride = p->stride[1], depth = p->depth;
+	for (; lo < hi; lo++) {
+		const float *plane = x + lo / p->rows * p->height * p->width * depth;
+		struct range rows = taps(p, 0, lo % p->rows, p->height);
+		for (long q = 0, n; q < p->columns; q += n) {
+			struct range columns = taps(p, 1, q, p->width);
+			n = depth == 1 && q >= p->before && q < p->after ? p->after - q : 1;
+			long to = (lo * p->columns + q) * depth;
+			if (depth == 1)
+				pool_run(dst + to, at + to, plane, rows, columns, p->width, 1, n, stride, stride);
+			else
+				pool_run(dst + to, at + to, plane, rows, columns, p->width, depth, depth, 1, 0);
+		}
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/kernels"
 )
 
@@ -188,4 +189,91 @@ func TestVectorAdamW(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The kernels that select and multiply, and those that add in a fixed order, compute the bits of the plain ones.
+func TestExactVectors(t *testing.T) {
+	eachLanes(t, func(t *testing.T) {
+		k := &kernelSet{threads: 2}
+		for name, run := range exactKernels(k) {
+			got := run()
+			lanes := vectorLanes
+			vectorLanes = 0
+			want := run()
+			vectorLanes = lanes
+			for i, v := range want {
+				if w := got[i]; math.Float64bits(v) != math.Float64bits(w) && (v == v || w == w) {
+					t.Errorf("%s: number %d is %v, without vectors %v", name, i, w, v)
+					break
+				}
+			}
+		}
+	})
+}
+
+// exactKernels returns functions that return all results of a kernel.
+func exactKernels(k *kernelSet) map[string]func() []float64 {
+	xs, gs := specials(), random(len(specials()))
+	tensor := func(v []float32, shape ...int) device.Tensor {
+		return device.HostTensor(slices.Clone(v), device.Invalid, shape...)
+	}
+	all := map[string]func() []float64{
+		"sum of columns": func() (out []float64) {
+			for _, width := range []int{1, 15, 16, 70, 300} {
+				sums := make([]float32, width)
+				k.Sum(nil, device.HostTensor(sums, device.Invalid), device.Store, tensor(gs[:3000/width*width], 3000/width, width))
+				out = append(out, wide(sums)...)
+			}
+			return out
+		},
+	}
+	for n := range 20 {
+		x, g := xs[n*50:len(xs)-n*3], gs[:len(xs)-n*53]
+		all[fmt.Sprint("ReLU ", n)] = func() []float64 {
+			y, dx := make([]float32, len(x)), make([]float32, len(x))
+			relu(y, x)
+			reluGrad(dx, g, x)
+			return wide(append(y, dx...))
+		}
+		all[fmt.Sprint("dropout ", n)] = func() []float64 {
+			y := make([]float32, len(x))
+			at := kernels.Position{Seed: 5 << 40, Offset: 1<<34 - 100 + uint64(n)}
+			k.Dropout(nil, device.HostTensor(y, device.Invalid), device.Store, tensor(x, len(x)), []float64{0, 0.3, 1}[n%3], at)
+			return wide(y)
+		}
+	}
+	one, two := [2]int{1, 1}, [2]int{2, 2}
+	for _, w := range []kernels.Window{
+		{Kernel: two, Stride: two, Dilation: one},
+		{Kernel: [2]int{3, 3}, Stride: two, Padding: one, Dilation: one, Ceil: true},
+		{Kernel: [2]int{3, 3}, Stride: one, Padding: one, Dilation: two},
+		{Kernel: [2]int{2, 1}, Stride: two, Dilation: one},
+		{Kernel: two, Stride: [2]int{1, 3}, Padding: one, Dilation: two}, // some windows contain no elements
+	} {
+		for _, shape := range []device.Shape{{3, 2, 14, 14}, {2, 5, 8, 31}, {2, 9, 2, 10}, {1, 1, 3, 70}, {2, 6, 9, 16}} {
+			for _, w.ChannelsLast = range []bool{false, true} {
+				all[fmt.Sprint("max pooling of ", shape, w)] = func() []float64 {
+					x := tensor(xs[:shape.Len()], shape...)
+					for i := range x.Len() / 2 {
+						device.Elements[float32](x)[2*i] = float32(math.Floor(rand.New(rand.NewPCG(1, uint64(i))).NormFloat64())) // many are equal
+					}
+					out := slices.Clone(shape)
+					_, rows, columns := kernels.ImageAxes(w.ChannelsLast)
+					out[rows], out[columns] = w.Out(0, shape[rows]), w.Out(1, shape[columns])
+					y, at := make([]float32, out.Len()), make([]int32, out.Len())
+					k.MaxPool2d(nil, device.HostTensor(y, device.Invalid, out...), device.HostTensor(at, device.Invalid, out...), x, w)
+					return append(wide(y), wide(at)...)
+				}
+			}
+		}
+	}
+	return all
+}
+
+func wide[T float32 | int32](x []T) []float64 {
+	out := make([]float64, len(x))
+	for i, v := range x {
+		out[i] = float64(v)
+	}
+	return out
 }
