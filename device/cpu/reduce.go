@@ -77,6 +77,9 @@ func addRuns[T float](s []T, terms []operand.Axis, from, to int) (v float64) {
 
 // addRun sums in four lanes, for instruction-level parallelism.
 func addRun[T float](x []T) float64 {
+	if sum, ok := vectorSum(float32s(x)); ok {
+		return sum
+	}
 	var a, b, c, d float64
 	for ; len(x) >= 4; x = x[4:] {
 		a += float64(x[0])

@@ -76,6 +76,23 @@ VECTOR void vector_relu_grad(float *dst, const float *g, const float *y, long n)
 		dst[i] = y[i] > 0 ? g[i] : y[i];
 }
 
+VECTOR double vector_sum(const float *x, long n) {
+	enum { LANES = 16 };
+	doubles s[LANES / 4] = {};
+	for (; n >= LANES; n -= LANES, x += LANES) {
+		for (int i = 0; i < LANES / 4; i++) {
+			floats v;
+			memcpy(&v, x + 4 * i, sizeof v);
+			s[i] += __builtin_convertvector(v, doubles);
+		}
+	}
+	doubles t = (s[0] + s[1]) + (s[2] + s[3]);
+	double sum = (t[0] + t[1]) + (t[2] + t[3]);
+	for (long i = 0; i < n; i++)
+		sum += x[i];
+	return sum;
+}
+
 VECTOR void vector_add_rows(double *sums, const float *x, long n, long stride, long rows) {
 	enum { COLUMNS = 16 }; // as many sums as fit into registers
 	long c = 0;

@@ -25,6 +25,8 @@ package cpu
 #cgo nocallback vector_relu
 #cgo noescape vector_relu_grad
 #cgo nocallback vector_relu_grad
+#cgo noescape vector_sum
+#cgo nocallback vector_sum
 #cgo noescape vector_add_rows
 #cgo nocallback vector_add_rows
 #cgo noescape vector_adamw
@@ -154,6 +156,14 @@ func vectorReLUGrad(dst, g, y []float32) bool {
 	n := len(dst)
 	C.vector_relu_grad(first(dst), first(g[:n]), first(y[:n]), C.long(n))
 	return true
+}
+
+func vectorSum(x []float32) (sum float64, ok bool) {
+	const least = 64 // for fewer, the call takes longer than the sum
+	if vectorLanes == 0 || len(x) < least {
+		return 0, false
+	}
+	return float64(C.vector_sum(first(x), C.long(len(x)))), true
 }
 
 func vectorAddRows(sums []float64, x []float32, stride, rows int) bool {

@@ -48,6 +48,9 @@ void vector_relu(float *dst, const float *x, long n);
 // vector_relu_grad computes g where y > 0, and y elsewhere.
 void vector_relu_grad(float *dst, const float *g, const float *y, long n);
 
+// vector_sum returns the sum of n elements, in 16 lanes.
+double vector_sum(const float *x, long n);
+
 // vector_add_rows adds rows of n elements to sums. Each row begins `stride` elements after the one before.
 void vector_add_rows(double *sums, const float *x, long n, long stride, long rows);
 

@@ -19,6 +19,7 @@ func vectorMaxPool(z operand.PoolSizes, w *kernels.Window, before, after int, ds
 }
 func vectorReLU(dst, x []float32) bool                                 { return false }
 func vectorReLUGrad(dst, g, y []float32) bool                          { return false }
+func vectorSum(x []float32) (sum float64, ok bool)                     { return 0, false }
 func vectorAddRows(sums []float64, x []float32, stride, rows int) bool { return false }
 func vectorDropout(dst, x []float32, factor float32, threshold, seed, offset uint64) bool {
 	return false
