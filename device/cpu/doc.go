@@ -16,12 +16,13 @@
 //
 // # Vector instructions
 //
-// For float32, these kernels use AVX-512, AVX2 with FMA, or arm64's vectors: Exp, Tanh, Sigmoid, SiLU, GELU and SwiGLU
-// with their gradients, the exponentials of softmax, attention and cross-entropy, and AdamW. The functions have errors
-// below 0.51 ulp (docs/results/numerics.md). Sizes of vectors do not change the bits, and on amd64 AdamW computes the
-// bits of the plain kernel; so ranks on different processors apply the same updates. The kernels are C, with gcc's
-// vector types: Go's own vectors are an experiment, and assembly would be longer. A program without cgo, which cannot
-// load OpenBLAS either, and other processors use plain Go kernels, which take several times as long.
+// For float32, these kernels use AVX-512, AVX2 with FMA, or arm64's vectors: Exp, Tanh, Sigmoid, SiLU, GELU, SwiGLU and
+// ReLU with their gradients, the exponentials of softmax, attention and cross-entropy, max pooling, dropout, sums and
+// AdamW. The functions have errors below 0.51 ulp (docs/results/numerics.md). Sizes of vectors do not change the bits.
+// ReLU, max pooling, dropout and on amd64 AdamW compute the bits of the plain kernels; so ranks on different processors
+// apply the same updates. The kernels are C, with gcc's vector types: Go's own vectors are an experiment, and assembly
+// would be longer. A program without cgo, which cannot load OpenBLAS either, and other processors use plain Go kernels,
+// which take several times as long.
 //
 // # Matrix products
 //
