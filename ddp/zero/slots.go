@@ -25,6 +25,9 @@ type slot struct {
 	op     uint64     // the last operation that used the slot
 }
 
+// isUsedBy reports whether the operation with the number op reads the slot. No operation has the number 0.
+func (s *slot) isUsedBy(op uint64) bool { return s.holds != nil && s.op == op && op != 0 }
+
 // flow gathers the parameters of stage 3 as operations use them. All ranks make the same gathers in the same order,
 // because they depend on nothing but the order in which operations use parameters.
 type flow struct {
@@ -240,12 +243,17 @@ func (s *shards) fillNeighbor(b *bucket, op uint64) {
 	}
 }
 
-// play starts the gathers of the tape's moments up to the given one.
+// play starts the gathers of the tape's moments up to the given one. It leaves out those into slots that the present
+// operation uses: after a forward pass without a backward pass, operations do not come when the tape says.
 func (s *shards) play(to int, op uint64) error {
 	f := &s.flow
 	for ; f.at <= to; f.at++ {
 		for _, i := range f.tape[f.at].gathers {
-			if err := s.fill(s.buckets[i], op); err != nil {
+			b := s.buckets[i]
+			if b.slot.isUsedBy(op) {
+				continue
+			}
+			if err := s.fill(b, op); err != nil {
 				return err
 			}
 		}
@@ -257,7 +265,7 @@ func (s *shards) play(to int, op uint64) error {
 // far, because they may read the slot's old parameters. op is the number of the operation that needs b.
 func (s *shards) fill(b *bucket, op uint64) error {
 	f, to := &s.flow, b.slot
-	if to.holds != nil && to.op == op && op != 0 {
+	if to.isUsedBy(op) {
 		return &SlotError{s.rank, to.holds.params[0].Name(), b.params[0].Name()}
 	}
 	if f.leads {

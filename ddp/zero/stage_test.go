@@ -252,6 +252,54 @@ func TestTapeWithoutAbandonedPasses(t *testing.T) {
 	}, 2)
 }
 
+// crossed uses its first two parameters in one operation, and again after the third one, which has the slot of the first.
+type crossed []*nn.Parameter
+
+func newCrossed() (c crossed) {
+	for i := range 3 {
+		c = append(c, nn.NewUnplacedParameter(fmt.Sprint(i), nn.Normal(1, 0.1), device.Float64, width))
+	}
+	return c
+}
+
+func (c crossed) Parameters() []*nn.Parameter { return c }
+
+func (c crossed) Forward(x *autograd.Variable) *autograd.Variable {
+	first, second, third := c[0].Var(), c[1].Var(), c[2].Var()
+	x = autograd.Mul(x, autograd.Mul(first, second))
+	return autograd.Mul(autograd.Mul(autograd.Mul(x, third), first), second)
+}
+
+// A forward pass in grad mode between steps, through which no backward pass comes, only costs more gathers.
+func TestAbandonedPassBetweenSteps(t *testing.T) {
+	onBoth(t, func(pg *comm.ProcessGroup) error {
+		var want []float64
+		for _, stage := range []int{1, 3} {
+			opts := ddp.Options{BucketCapMB: 8 * width / float64(1<<20)}
+			model, opt, err := New(newCrossed(), pg, sgd, &Options{Options: opts, Stage: stage, Slots: 2})
+			if err != nil {
+				return err
+			}
+			w := wrapped{model, opt, opt, opt.Local()}
+			var losses []float64
+			for step := range 3 {
+				losses = append(losses, w.loss(pg, device.Float64, 10).Item())
+				l, err := w.train(pg, device.Float64, step, step+1)
+				if err != nil {
+					return fmt.Errorf("stage %d: %w", stage, err)
+				}
+				losses = append(losses, l...)
+			}
+			if stage == 1 {
+				want = losses
+			} else if !slices.Equal(losses, want) {
+				return fmt.Errorf("losses %v, want %v", losses, want)
+			}
+		}
+		return nil
+	}, 2)
+}
+
 // A captured evaluation is replayed neither in another call of Whole, whose parameters have other memory, nor in or
 // outside of Whole if it was captured on the other side. A rank may capture an evaluation that another one runs uncaptured,
 // as with batches of different sizes.
