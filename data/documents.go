@@ -8,11 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"sort"
+	"strings"
 	"sync"
 
 	"github.com/goddp/goddp/device"
@@ -349,7 +351,12 @@ func parseDocument(line []byte) (*Document, error) {
 		Text          *string
 		Tools         json.RawMessage // an array, or its text
 	}
-	if err := json.Unmarshal(line, &l); err != nil {
+	switch wrong, err := (*json.UnmarshalTypeError)(nil), json.Unmarshal(line, &l); {
+	case errors.As(err, &wrong) && wrong.Field == "":
+		return nil, fmt.Errorf("not a document: the line is a JSON %s, want an object", wrong.Value)
+	case errors.As(err, &wrong):
+		return nil, fmt.Errorf("not a document: a JSON %s in the place of %q does not fit: see data.OpenDocuments", wrong.Value, strings.ToLower(wrong.Field))
+	case err != nil:
 		return nil, fmt.Errorf("not a document: %w", err)
 	}
 	d := &Document{Messages: l.Messages}
@@ -394,5 +401,7 @@ func parseDocument(line []byte) (*Document, error) {
 		d.Text = *l.Text
 		return d, nil
 	}
-	return nil, errors.New(`want "messages", "conversations", "prompt" and "completion", or "text"`)
+	var fields map[string]json.RawMessage
+	_ = json.Unmarshal(line, &fields) // it was an object, or null
+	return nil, fmt.Errorf(`the fields are %q, want "messages", "conversations", "prompt" and "completion", or "text"`, slices.Sorted(maps.Keys(fields)))
 }

@@ -266,7 +266,9 @@ func TestMixIsResumed(t *testing.T) {
 func TestDocumentErrors(t *testing.T) {
 	for line, want := range map[string]string{
 		`{"text": }`:                       "line 2: not a document: invalid character",
-		`{"txt": "a"}`:                     `line 2: want "messages", "conversations", "prompt" and "completion", or "text"`,
+		`{"txt": "a"}`:                     `line 2: the fields are ["txt"], want "messages", "conversations", "prompt" and "completion", or "text"`,
+		`[{"text": "a"}]`:                  "line 2: not a document: the line is a JSON array, want an object",
+		`{"text": 5}`:                      `line 2: not a document: a JSON number in the place of "text" does not fit`,
 		`{"prompt": "a", "completion": 3}`: `line 2: "prompt" and "completion" are not both texts or both lists of messages`,
 		`{"conversations": [{"from": "a", "text": "b"}]}`: `line 2: turn 0 of "conversations" lacks "from" or "value"`,
 		`{"text": "bad"}`: "line 2: Encode returned 3 tokens and 2 labels, want as many",
