@@ -8,6 +8,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"os"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
@@ -55,6 +56,11 @@ func run(ctx context.Context) error {
 	pg, err := comm.Init(ctx, nil)
 	if err != nil {
 		return err
+	}
+	if pg.Rank() == 0 { // before hours of training end with this error
+		if err := os.MkdirAll(*out, 0o777); err != nil {
+			return err
+		}
 	}
 	tok, err := tokenizer.Load(*dir)
 	if err != nil {
