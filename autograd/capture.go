@@ -125,6 +125,7 @@ type variant struct {
 	*capture.Step
 	shapes string
 	in     []*Variable     // the inputs of the captured work
+	next   []*Variable     // the inputs of the replay in progress
 	from   []content       // by input: the content that was last copied to it
 	out    *Variable       // its result, or nil
 	copied *Variable       // the copy of out that the replay in progress returns
@@ -351,10 +352,34 @@ func (c *captured) capture(in []*Variable, shapes string) (*variant, error) {
 		return nil, err
 	}
 	v.Step, v.from, v.changes = made, make([]content, len(in)), s.changes
-	if v.out != nil {
-		made.Launched(func() { v.copied = s.copyOf(v.out) })
-	}
+	made.Before(v.copyInputs) // last, so that comm's functions find Compute as the last replay left it, and record no event
+	made.Launched(func() {
+		if v.begins && s.opens(v.next) { // as the first operation of step would: see advance
+			s.begin("the captured step")
+		}
+		if v.out != nil {
+			v.copied = s.copyOf(v.out)
+		}
+	})
 	return v, nil
+}
+
+// copyInputs enqueues the copies of the inputs of a replay, unless they have the content that was copied last.
+func (v *variant) copyInputs() error {
+	for i, x := range v.next {
+		dev, from := v.in[i].s.dev, contentOf(x)
+		if from != (content{}) && from == v.from[i] {
+			continue
+		}
+		v.from[i] = content{}
+		if err := dev.Copy(dev.Compute(), v.in[i].t.Buf, x.Tensor().Buf); err != nil {
+			return err
+		}
+		if v.in[i].mem.version == 0 { // the step does not write its input
+			v.from[i] = from
+		}
+	}
+	return nil
 }
 
 // copyOf returns a copy of the result of a replay, which the next replay overwrites.
@@ -424,27 +449,15 @@ func (c *captured) replay(v *variant, in []*Variable) (*Variable, error) {
 	if err := s.awaitReaders(); err != nil {
 		return nil, err
 	}
-	for i, x := range in {
-		x.alive()
+	for _, x := range in {
+		x.Tensor() // panics if x cannot be read, before the calls of the replay start
 		if err := x.Err(); err != nil {
 			return nil, err
 		}
-		from := contentOf(x)
-		if from != (content{}) && from == v.from[i] {
-			continue
-		}
-		v.from[i] = content{}
-		if err := s.dev.Copy(s.dev.Compute(), v.in[i].t.Buf, x.Tensor().Buf); err != nil {
-			return nil, err
-		}
-		if v.in[i].mem.version == 0 { // the step does not write its input
-			v.from[i] = from
-		}
 	}
-	if v.begins && s.opens(in) { // as the first operation of step would: see advance
-		s.begin("the captured step")
-	}
+	v.next = in
 	err := v.Replay()
+	v.next = nil
 	for dt, n := range v.operations {
 		s.counter.operations[dt] += n
 	}

@@ -117,7 +117,7 @@ func TestEmulatedRegroupInALoopOfCapturedSteps(t *testing.T) {
 // are replays.
 func TestEmulatedReplayIsSkippedIfAGradientIsMissing(t *testing.T) {
 	const bad, steps = 5, 12
-	for _, how := range []training{{scaled: true}, {stage: 1, unclipped: true}, {stage: 3, unclipped: true}} {
+	for _, how := range []training{{scaled: true}, {unclipped: true}, {stage: 1, unclipped: true}, {stage: 3, unclipped: true}} {
 		wantSame(t, how, func(r *replica, capture func(stepFunc) stepFunc) (string, error) {
 			step := capture(r.step)
 			var scales []float64

@@ -77,6 +77,26 @@ type AdamWGroup struct {
 	AdamWOptions
 	hasMaster, hasAMSGrad bool         // MasterWeights and AMSGrad when the optimizer was made
 	moments               device.DType // MomentDType then
+	replayed              adamNumbers  // of the parameter that was asked last
+}
+
+// adamNumbers are the numbers of an update in a replay, and what they depend on. Most parameters of a group have the same.
+// They are computed between the outcome of a step and the next launch, while the GPU waits, and a number takes two powers.
+type adamNumbers struct {
+	of     [7]float64
+	values [5]float64
+}
+
+// numbers returns step.Numbers(), until the next call.
+func (n *adamNumbers) numbers(step *kernels.AdamWStep) []float64 {
+	of := [...]float64{step.LR, step.Beta1, step.Beta2, step.WeightDecay, step.LossScale, float64(step.Step), 0}
+	if step.Coupled {
+		of[6] = 1
+	}
+	if of != n.of {
+		n.of, n.values = of, step.Numbers()
+	}
+	return n.values[:]
 }
 
 // AdamW divides the mean of the gradients by the root of the mean of their squares. Its State has the
@@ -204,20 +224,17 @@ func (r *adamRule) update(s *slot, scaled Scaled, batch *batch) error {
 
 // capture makes a captured step use the learning rate and the number of updates of each replay.
 func (r *adamRule) capture(scaled Scaled, step *kernels.AdamWStep) {
-	type decisive struct {
-		AdamWOptions
-		first, isLoaded bool
-	}
-	requireSame(scaled, func() decisive {
-		now := decisive{r.group.AdamWOptions, r.updates == 0, r.isLoaded}
+	first, isLoaded := r.updates == 0, r.isLoaded
+	requireSame(scaled, r.group, r.check, func() AdamWOptions {
+		now := r.group.AdamWOptions
 		now.LR = 0
 		return now
 	})
+	scaled.capturing.Require(func() bool { return (r.updates == 0) == first && r.isLoaded == isLoaded })
 	numbers := *step
 	step.At = scaled.numbers(r, len(step.Numbers()), func() []float64 {
 		numbers.LR, numbers.Step, numbers.LossScale = r.group.LR, r.updates+1, scaled.scale()
-		v := numbers.Numbers()
-		return v[:]
+		return r.group.replayed.numbers(&numbers)
 	})
 }
 

@@ -30,9 +30,8 @@ func (o *optimizer) capture(r *capture.Step, s Scaled) error {
 	capture.Undo(r, &o.capturing)
 	o.capturing = r
 	ready, hook := slices.Clone(o.ready), o.hook
-	r.Require(func() bool { // an invalid option is a Step error, before anything is launched
-		return o.hook == hook && o.inconsistent == nil &&
-			!slices.ContainsFunc(ready, func(s *slot) bool { return s.unused || s.rule.check() != nil })
+	r.Require(func() bool {
+		return o.hook == hook && o.inconsistent == nil && !slices.ContainsFunc(ready, func(s *slot) bool { return s.unused })
 	})
 	r.Before(func() error {
 		o.set(o.steps, true)
@@ -44,6 +43,10 @@ func (o *optimizer) capture(r *capture.Step, s Scaled) error {
 	}
 	s.capturing = nil
 	copy(ready, o.ready) // outcomes are queried in the order of the updates
+	asked := ready
+	if skipTogether(ready) { // their outcome is one; between it and the next launch the GPU waits for the host
+		asked = ready[:1]
+	}
 	r.After(func(err error) error {
 		if errors.As(err, new(*capture.NotLaunchedError)) {
 			if o.inconsistent == nil {
@@ -52,7 +55,7 @@ func (o *optimizer) capture(r *capture.Step, s Scaled) error {
 			return nil
 		}
 		o.ready = append(o.ready[:0], ready...)
-		err = o.conclude(s, 0, err)
+		err = o.conclude(asked, s, 0, err)
 		if s.captured != nil {
 			err = s.captured.Conclude(err)
 		}
@@ -83,11 +86,9 @@ func (s Scaled) numbers(key any, n int, now func() []float64) device.Tensor {
 	})
 }
 
-// requireSame adds a guard: the capture is replayed only while options is unchanged.
-func requireSame[O comparable](s Scaled, options func() O) {
-	if s.capturing == nil {
-		return
-	}
+// requireSame adds a guard for a group of parameters: the capture is replayed only while the options of the group are
+// unchanged and check returns nil. An invalid option is an error of Step, before anything is launched.
+func requireSame[O comparable](s Scaled, group any, check func() error, options func() O) {
 	captured := options()
-	s.capturing.Require(func() bool { return options() == captured })
+	s.capturing.RequireOnce(group, func() bool { return options() == captured && check() == nil })
 }

@@ -273,14 +273,14 @@ func (o *optimizer) StepScaled(s Scaled) error {
 	}
 	o.set(o.steps, true)
 	updated, err := o.update(s)
-	return o.conclude(s, updated, err)
+	return o.conclude(o.ready, s, updated, err)
 }
 
-// conclude ends a step after its updates are enqueued. err is the error of enqueueing them, and updated the number of
-// updates that were enqueued.
-func (o *optimizer) conclude(s Scaled, updated int, err error) error {
+// conclude ends a step after its updates are enqueued. The outcomes of the gradients of asked are those of all. err is
+// the error of enqueueing the updates, and updated the number of updates that were enqueued.
+func (o *optimizer) conclude(asked []*slot, s Scaled, updated int, err error) error {
 	if err == nil {
-		updated, err = 0, outcome(o.ready, s)
+		updated, err = 0, outcome(asked, s)
 	}
 	if err == nil {
 		for _, s := range o.ready { // the state is now that of this step, even if the hook fails

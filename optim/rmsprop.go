@@ -158,12 +158,12 @@ func (r *rmsPropRule) update(s *slot, scaled Scaled, batch *batch) error {
 
 // capture makes a captured step use the learning rate of each replay.
 func (r *rmsPropRule) capture(scaled Scaled, step *kernels.RMSPropStep) {
-	requireSame(scaled, func() RMSPropOptions {
-		now := r.group.RMSPropOptions
+	group := r.group
+	requireSame(scaled, group, r.check, func() RMSPropOptions {
+		now := group.RMSPropOptions
 		now.LR = 0
 		return now
 	})
-	group := r.group
 	step.At = scaled.numbers(group, len(step.Numbers()), func() []float64 {
 		v := (&kernels.RMSPropStep{LR: group.LR, LossScale: scaled.scale()}).Numbers()
 		return v[:]

@@ -122,16 +122,13 @@ func (r *sgdRule) update(s *slot, scaled Scaled, batch *batch) error {
 
 // capture makes a captured step use the learning rate of each replay.
 func (r *sgdRule) capture(scaled Scaled, step *kernels.SGDStep) {
-	type decisive struct {
-		SGDOptions
-		first bool
-	}
-	requireSame(scaled, func() decisive {
-		now := decisive{r.group.SGDOptions, r.first}
+	group, first := r.group, r.first
+	requireSame(scaled, group, r.check, func() SGDOptions {
+		now := group.SGDOptions
 		now.LR = 0
 		return now
 	})
-	group := r.group
+	scaled.capturing.Require(func() bool { return r.first == first })
 	step.At = scaled.numbers(group, len(step.Numbers()), func() []float64 {
 		v := (&kernels.SGDStep{LR: group.LR, LossScale: scaled.scale()}).Numbers()
 		return v[:]

@@ -38,6 +38,7 @@ type Step struct {
 	isLaunching bool          // the graph is being launched, which may wait for the device; then launch frees a revoked graph
 
 	guards   []func() bool
+	required []any // the keys of RequireOnce
 	before   []func() error
 	launched []func()
 	after    []func(err error) error
@@ -203,6 +204,14 @@ func (r *Step) Fail(err error) error {
 
 // Require adds a guard: the capture may be replayed only while guard returns true.
 func (r *Step) Require(guard func() bool) { r.guards = append(r.guards, guard) }
+
+// RequireOnce is Require, unless it was called with the same key before.
+func (r *Step) RequireOnce(key any, guard func() bool) {
+	if !slices.Contains(r.required, key) {
+		r.required = append(r.required, key)
+		r.Require(guard)
+	}
+}
 
 // Before adds a function that a replay calls before its work is enqueued. If f returns an error, the replay
 // enqueues nothing, and ends with a [*NotLaunchedError].
