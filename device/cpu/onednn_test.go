@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/internal/operand"
 	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/internal/testkit/devicetest"
@@ -105,6 +106,34 @@ func convolutions(t *testing.T, d device.Device, z convShape, dt device.DType, l
 		}
 	}
 	return out
+}
+
+// Threads share the images of a convolution, because the parts then lie together. They share the channels if there are too few
+// images, or if each would copy a large weight.
+func TestConvolutionIsDivided(t *testing.T) {
+	for _, c := range []struct {
+		name             string
+		n, c, o, groups  int
+		size, threads    int
+		of               int
+		images, channels int
+	}{
+		{"large images", 8, 64, 64, 1, 56, 2, convResult, 2, 1},
+		{"depthwise", 8, 96, 96, 96, 56, 2, convResult, 2, 1},
+		{"one image", 1, 64, 64, 1, 56, 2, convImages, 1, 2},
+		{"a large weight", 8, 512, 512, 1, 7, 2, convResult, 1, 2},
+		{"a large weight's gradient", 8, 512, 512, 1, 7, 2, convWeight, 1, 2},
+		{"an odd batch", 3, 64, 64, 1, 28, 2, convResult, 1, 2},
+		{"one image of few channels", 1, 64, 3, 1, 56, 4, convResult, 1, 1},
+	} {
+		z := convolution{of: c.of, ConvSizes: operand.ConvSizes{
+			N: c.n, C: c.c, H: c.size, W: c.size, O: c.o, OH: c.size, OW: c.size,
+			Groups: c.groups, InGroup: c.c / c.groups, PerOut: c.o / c.groups, Window: kernels.Window{Kernel: [2]int{3, 3}},
+		}}
+		if images, channels := z.divide(c.threads); images != c.images || channels != c.channels {
+			t.Errorf("%s: %d parts of the images and %d of the channels, want %d and %d", c.name, images, channels, c.images, c.channels)
+		}
+	}
 }
 
 // The convolutions of ResNets, of MobileNets and of U-Nets have the values of the package's own kernels in Float64,
