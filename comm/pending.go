@@ -1,6 +1,8 @@
 package comm
 
 import (
+	"context"
+
 	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
@@ -27,6 +29,17 @@ func (p *pending) Start(c *backend.Call) (backend.Task, error) {
 	}
 	mine.Kind, mine.Calls, mine.Dst, mine.Src, mine.Counts, mine.Root = backend.Group, calls, device.Tensor{}, device.Tensor{}, nil, 0
 	return p.Backend.Start(&mine)
+}
+
+// Split makes the backend of a subgroup, in which this process is alone too.
+func (p *pending) Split(ctx context.Context, cfg backend.Config, _ []int) (backend.Backend, error) {
+	rank, size := cfg.Rank, cfg.Size
+	cfg.Rank, cfg.Size = 0, 1
+	be, err := p.Backend.Split(ctx, cfg, []int{0})
+	if err != nil {
+		return nil, err
+	}
+	return &pending{be, rank, size}, nil
 }
 
 // translate appends the calls of the group of one rank that do what c does.

@@ -11,6 +11,7 @@ import (
 	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/testkit/must"
 )
 
 // sum returns the sum of the ranks' numbers in the job's first membership.
@@ -92,5 +93,25 @@ func TestReconfigure(t *testing.T) {
 		wg.Wait()
 		alive = slices.DeleteFunc(alive, func(r int) bool { return slices.Contains(dead, r) })
 		reconfigure(epoch + 2)
+	}
+}
+
+// A process that replaces a lost one can split its group before it joins the others.
+func TestReplacementSplits(t *testing.T) {
+	o := &comm.Options{}
+	backend.Survive(o)
+	groups := must.New(comm.Local(2, o))
+	late := must.New(backend.Replacement(groups[0], 2)).(*comm.ProcessGroup)
+	defer func() {
+		for _, pg := range append(groups, late) {
+			pg.Close()
+		}
+	}()
+	sub, err := late.Split(t.Context(), 0, late.Rank())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all, err := comm.AllGatherInts(t.Context(), sub, []int64{7}); err != nil || sub.Size() != 2 || len(all) != 2 || all[1][0] != 7 {
+		t.Errorf("a gather among %d ranks has %v, %v; want 7 of both", sub.Size(), all, err)
 	}
 }

@@ -42,8 +42,12 @@ func (pg *ProcessGroup) Split(ctx context.Context, color, key int) (*ProcessGrou
 		Rank: slices.Index(members, pg.rank), Size: len(members), Device: pg.dev, Timeout: pg.timeout, Log: pg.log,
 	}
 	name, ranks := fmt.Sprintf("%s/%d/%d", pg.name, n, color), make([]int, len(members))
-	for i, m := range members {
-		ranks[i] = pg.control.Members[m]
+	if len(pg.control.Members) < pg.size { // this process is alone: see pending
+		ranks = slices.Clone(pg.control.Members)
+	} else {
+		for i, m := range members {
+			ranks[i] = pg.control.Members[m]
+		}
 	}
 	be, err := pg.makeSplit(ctx, name, ranks, &cfg, members)
 	if err != nil {
