@@ -59,8 +59,8 @@ type Options struct {
 }
 
 // New wraps a module as [ddp.New] does, and calls newLocal to make the optimizer of this rank's
-// shards. newLocal gets the parts of all parameters that require a gradient, with the names and
-// shapes of the whole parameters, so that it can form parameter groups in the usual way. Parameters
+// shards. newLocal gets the parts of all parameters that require a gradient, except those of Options.Ignore, with the
+// names and shapes of the whole parameters, so that it can form parameter groups in the usual way. Parameters
 // that newLocal leaves out are not optimized. New allocates the state. All ranks call New, in the same
 // order as their other collectives. newLocal is called again for copies of shards, and after a change of the ranks.
 //
