@@ -150,10 +150,10 @@
 //
 // # Uneven inputs
 //
-// If ranks have different numbers of inputs, run the training loop within [Model.Join]. A rank without inputs still owns its shards. So it takes part in the reductions of the other
-// ranks with zeros, updates its shards with the resulting averages, and takes part in the gathers.
-// If the loop does more in a step, such as scaling the loss, clipping by the norm of all gradients,
-// or updating averages of the parameters, pass that work as JoinOptions.Step, so that ranks without
+// If ranks have different numbers of inputs, run the training loop within [Model.Join]. A rank without inputs still owns
+// its shards. So it takes part in the reductions of the other ranks with zeros, updates its shards with the resulting
+// averages, and takes part in the gathers. If the loop does more in a step, such as scaling the loss, clipping by the norm
+// of all gradients, or updating averages of the parameters, pass that work as JoinOptions.Step, so that ranks without
 // inputs do it too:
 //
 //	step := func() error {
