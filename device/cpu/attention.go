@@ -74,9 +74,9 @@ type attention[T float] struct {
 func newAttention[T float](k *kernelSet, a kernels.Attend) *attention[T] {
 	at := &attention[T]{
 		kernels: k, q: newHeads[T](a.Q), k: newHeads[T](a.K), v: newHeads[T](a.V),
-		causal: a.Causal, window: a.Window, scale: T(a.Scale), group: a.Q.H / max(a.K.H, 1), tile: 64,
+		causal: a.Causal, window: a.Window, scale: T(a.Scale), group: a.Q.H / max(a.K.H, 1), tile: 128,
 	}
-	for at.tile*at.tile*a.Q.D > oneThread {
+	for at.tile*at.tile*a.Q.D > 1<<21 || at.tile > 2*max(a.Q.T, a.K.T, 8) { // tiles fit in the L2 cache, and have not many rows in vain
 		at.tile /= 2
 	}
 	if !a.Starts.IsZero() {
@@ -100,20 +100,6 @@ func checkStarts(starts []int64, t int) {
 		if v < 0 || v > int64(i%t) || i%t > 0 && v < starts[i-1] {
 			panic(&device.IndexError{Op: "Attention, Starts", At: i, Index: v, Limit: i%t + 1})
 		}
-	}
-}
-
-// oneThread is the largest product of sizes for which OpenBLAS multiplies matrices on the caller's thread.
-// Tiles run concurrently on several threads, so OpenBLAS must not start its own.
-const oneThread = 1 << 18
-
-// gemm is gemm32 or gemm64.
-func gemm[T float](b blas, p product, alpha T, x, y []T, beta T, dst []T) {
-	switch dst := any(dst).(type) {
-	case []float32:
-		b.gemm32(p, float32(alpha), any(x).([]float32), any(y).([]float32), float32(beta), dst)
-	case []float64:
-		b.gemm64(p, float64(alpha), any(x).([]float64), any(y).([]float64), float64(beta), dst)
 	}
 }
 
@@ -151,7 +137,7 @@ func (a *attention[T]) products(dst []T, t block, scale T, x, y heads[T]) {
 		clear(dst[:t.queries()*t.keys()])
 		return
 	}
-	p := product{ty: true, m: t.queries(), n: t.keys(), k: x.D, ldx: x.RowStride, ldy: y.RowStride}
+	p := product{ty: true, m: t.queries(), n: t.keys(), k: x.D, ldx: x.RowStride, ldy: y.RowStride, ldd: t.keys()}
 	gemm(a.kernels.blas, p, scale, x.rows(t.b, t.head, t.i, t.iTo), y.rows(t.b, t.head/a.group, t.j, t.jTo), 0, dst)
 }
 
@@ -251,7 +237,7 @@ func (a *attention[T]) addRows(sum, numbers []T, transpose bool, t block, h head
 	if h.D == 0 {
 		return
 	}
-	p := product{tx: transpose, m: t.queries(), n: h.D, k: to - from, ldx: t.keys(), ldy: h.RowStride}
+	p := product{tx: transpose, m: t.queries(), n: h.D, k: to - from, ldx: t.keys(), ldy: h.RowStride, ldd: h.D}
 	if transpose {
 		p.m = t.keys()
 	}

@@ -27,24 +27,80 @@ type blas interface {
 	gemm64(p product, alpha float64, x, y []float64, beta float64, dst []float64)
 }
 
-// product describes a matrix product of op(x) [m k] and op(y) [k n], with the lengths of the rows of x and y
-// as they are stored, row-major.
+// product describes a matrix product of op(x) [m k] and op(y) [k n], with the lengths of the rows of x, y and
+// dst as they are stored, row-major.
 type product struct {
 	tx, ty   bool
 	m, n, k  int
 	ldx, ldy int
+	ldd      int
 }
 
-// open prepares the library for a device with the given number of threads.
-func (b BLAS) open(threads int, log *slog.Logger) blas {
+// work returns the product's cost for k.each, in elements.
+func (p product) work() int { return p.m * p.n * p.k / 4 }
+
+// cells returns the number of cells of the result for so many threads: 1 if the product is small.
+func (p product) cells(threads int) int {
+	if p.work() <= 2*grain {
+		return 1
+	}
+	return max(threads, 1)
+}
+
+// gemmCell computes cell i of a product. The cells are a grid whose cells are as square as possible, so that a thread
+// reads little of x and y. Their sides are multiples of 32, except at the edges.
+func gemmCell[T float](b blas, p product, i, cells int, alpha T, x, y []T, beta T, dst []T) {
+	down := 1
+	for d := 2; d <= cells; d++ {
+		if cells%d == 0 && p.m/d+p.n/(cells/d) < p.m/down+p.n/(cells/down) {
+			down = d
+		}
+	}
+	part := func(size, i, of int) (from, to int) {
+		units := (size + 31) / 32
+		return units * i / of * 32, min(units*(i+1)/of*32, size)
+	}
+	across := cells / down
+	top, bottom := part(p.m, i/across, down)
+	left, right := part(p.n, i%across, across)
+	if top >= bottom || left >= right {
+		return
+	}
+	p.m, p.n = bottom-top, right-left
+	dst = dst[top*p.ldd+left:][:(p.m-1)*p.ldd+p.n]
+	x = operandPart(x, p.tx, top, p.m, p.k, p.ldx)
+	y = operandPart(y, !p.ty, left, p.n, p.k, p.ldy)
+	gemm(b, p, alpha, x, y, beta, dst)
+}
+
+// operandPart returns the memory of n rows of an operand [rows k] from the row at on, or of n columns of an operand [k columns].
+func operandPart[T float](v []T, isColumns bool, at, n, k, ld int) []T {
+	if isColumns {
+		return v[at:][:(k-1)*ld+n]
+	}
+	return v[at*ld:][:(n-1)*ld+k]
+}
+
+// gemm is gemm32 or gemm64.
+func gemm[T float](b blas, p product, alpha T, x, y []T, beta T, dst []T) {
+	switch dst := any(dst).(type) {
+	case []float32:
+		b.gemm32(p, float32(alpha), any(x).([]float32), any(y).([]float32), float32(beta), dst)
+	case []float64:
+		b.gemm64(p, float64(alpha), any(x).([]float64), any(y).([]float64), float64(beta), dst)
+	}
+}
+
+// open opens the library.
+func (b BLAS) open(log *slog.Logger) blas {
 	switch b {
 	case Gonum:
 		return pureGo{}
 	case AutoBLAS, OpenBLAS:
-		lib, err := openBLAS(threads)
+		lib, err := openBLAS()
 		switch {
 		case err == nil:
-			log.Debug("cpu: matrix products run in OpenBLAS", "library", lib, "threads", threads)
+			log.Debug("cpu: matrix products run in OpenBLAS", "library", lib)
 			return lib
 		case b == OpenBLAS:
 			panic(err)
@@ -60,12 +116,12 @@ type pureGo struct{ gonum.Implementation }
 
 func (g pureGo) gemm32(p product, alpha float32, x, y []float32, beta float32, dst []float32) {
 	p, x, y = withoutSkips(p, x, y)
-	g.Sgemm(form(p.tx), form(p.ty), p.m, p.n, p.k, alpha, x, p.ldx, y, p.ldy, beta, dst, p.n)
+	g.Sgemm(form(p.tx), form(p.ty), p.m, p.n, p.k, alpha, x, p.ldx, y, p.ldy, beta, dst, p.ldd)
 }
 
 func (g pureGo) gemm64(p product, alpha float64, x, y []float64, beta float64, dst []float64) {
 	p, x, y = withoutSkips(p, x, y)
-	g.Dgemm(form(p.tx), form(p.ty), p.m, p.n, p.k, alpha, x, p.ldx, y, p.ldy, beta, dst, p.n)
+	g.Dgemm(form(p.tx), form(p.ty), p.m, p.n, p.k, alpha, x, p.ldx, y, p.ldy, beta, dst, p.ldd)
 }
 
 // withoutSkips computes a product with gonum as IEEE 754 requires. Except for x·yᵀ, gonum skips zeros of x,

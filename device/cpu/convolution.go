@@ -111,8 +111,8 @@ func withColumns[T float](n int, f func(cols []T)) {
 	f(device.Elements[T](device.NewTensor(device.HostBuffer(*mem, nil), dt, n)))
 }
 
-// gemmOf computes the product p of x and y. Sizes may be 0.
-func gemmOf[T float](k *kernelSet, p product, alpha T, x, y []T, beta T, dst []T) {
+// gemmOf computes the product p of x and y with so many threads, or with one. Sizes may be 0.
+func gemmOf[T float](k *kernelSet, threads int, p product, alpha T, x, y []T, beta T, dst []T) {
 	if p.m == 0 || p.n == 0 {
 		return
 	}
@@ -121,12 +121,12 @@ func gemmOf[T float](k *kernelSet, p product, alpha T, x, y []T, beta T, dst []T
 		return
 	}
 	p.ldx, p.ldy = max(p.ldx, 1), max(p.ldy, 1)
-	switch d := any(dst).(type) {
-	case []float32:
-		k.blas.gemm32(p, float32(alpha), any(x).([]float32), any(y).([]float32), float32(beta), d)
-	case []float64:
-		k.blas.gemm64(p, float64(alpha), any(x).([]float64), any(y).([]float64), float64(beta), d)
-	}
+	cells := p.cells(threads)
+	k.each(cells, p.work()/cells, func(lo, hi int) {
+		for ; lo < hi; lo++ {
+			gemmCell(k.blas, p, lo, cells, alpha, x, y, beta, dst)
+		}
+	})
 }
 
 // span returns the range [from, to) of positions along an axis at which tap t reads one of the n elements, and not
@@ -214,6 +214,7 @@ func conv2d[T float](k *kernelSet, z operand.ConvSizes, dst, x, w, bias device.T
 	if b != nil {
 		beta = 1
 	}
+	threads := k.threads / max(z.N, 1) // of a product
 	k.each(z.N, work(&z), func(lo, hi int) {
 		withColumns(taps*l, func(cols []T) {
 			for n := lo; n < hi; n++ {
@@ -230,7 +231,7 @@ func conv2d[T float](k *kernelSet, z operand.ConvSizes, dst, x, w, bias device.T
 					} else {
 						im2col(&z, cols, image, 0, z.InGroup)
 					}
-					gemmOf(k, product{m: z.PerOut, n: l, k: taps, ldx: taps, ldy: l}, 1, ws[g*z.PerOut*taps:], y, beta, out)
+					gemmOf(k, threads, product{m: z.PerOut, n: l, k: taps, ldx: taps, ldy: l, ldd: l}, 1, ws[g*z.PerOut*taps:], y, beta, out)
 				}
 			}
 		})
@@ -240,8 +241,9 @@ func conv2d[T float](k *kernelSet, z operand.ConvSizes, dst, x, w, bias device.T
 func convGradInput[T float](k *kernelSet, z operand.ConvSizes, dst device.Tensor, acc device.Accum, g, w device.Tensor) {
 	d, gs, ws := device.Elements[T](dst), device.Elements[T](g), device.Elements[T](w)
 	taps, l := z.Taps(), z.Positions()
-	p := product{tx: true, m: taps, n: l, k: z.PerOut, ldx: taps, ldy: l}
+	p := product{tx: true, m: taps, n: l, k: z.PerOut, ldx: taps, ldy: l, ldd: l}
 	alpha, beta := T(acc.Alpha), T(acc.Beta)
+	threads := k.threads / max(z.N, 1) // of a product
 	k.each(z.N, work(&z), func(lo, hi int) {
 		withColumns(taps*l, func(cols []T) {
 			for n := lo; n < hi; n++ {
@@ -249,10 +251,10 @@ func convGradInput[T float](k *kernelSet, z operand.ConvSizes, dst device.Tensor
 					image := d[(n*z.C+i*z.InGroup)*z.H*z.W:][:z.InGroup*z.H*z.W]
 					weight, grad := ws[i*z.PerOut*taps:], gs[(n*z.O+i*z.PerOut)*l:]
 					if z.Pointwise() {
-						gemmOf(k, p, alpha, weight, grad, beta, image)
+						gemmOf(k, threads, p, alpha, weight, grad, beta, image)
 						continue
 					}
-					gemmOf(k, p, alpha, weight, grad, 0, cols)
+					gemmOf(k, threads, p, alpha, weight, grad, 0, cols)
 					switch beta {
 					case 0:
 						clear(image)
@@ -287,7 +289,7 @@ func convGradWeight[T float](k *kernelSet, z operand.ConvSizes, dst device.Tenso
 				} else {
 					k.each(z.InGroup, l*z.Kernel[0]*z.Kernel[1], func(lo, hi int) { im2col(&z, cols, image, lo, hi) })
 				}
-				gemmOf(k, product{ty: true, m: z.PerOut, n: taps, k: l, ldx: l, ldy: l}, T(acc.Alpha),
+				gemmOf(k, k.threads, product{ty: true, m: z.PerOut, n: taps, k: l, ldx: l, ldy: l, ldd: taps}, T(acc.Alpha),
 					gs[(n*z.O+i*z.PerOut)*l:], y, beta, d[i*z.PerOut*taps:][:z.PerOut*taps])
 			}
 		}

@@ -38,7 +38,7 @@ func New(opts *Options) device.Device {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	d := &cpu{kernels: kernelSet{threads: o.Threads, blas: o.BLAS.open(o.Threads, o.Log), oneDNN: oneDNNOnce{log: o.Log}}}
+	d := &cpu{kernels: kernelSet{threads: o.Threads, blas: o.BLAS.open(o.Log), oneDNN: oneDNNOnce{log: o.Log}}}
 	d.arena = arena.New(d.raw(o.MemoryLimit))
 	return d
 }

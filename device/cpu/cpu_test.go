@@ -62,6 +62,6 @@ func TestProductsInGo(t *testing.T) {
 }
 
 var openBLASLibrary = testkit.Requires("OpenBLAS", func() error {
-	_, err := openBLAS(1)
+	_, err := openBLAS()
 	return err
 })

@@ -29,8 +29,8 @@
 // OpenBLAS computes matrix products if it is found at run time. Otherwise gonum's pure Go kernels do, at
 // about a tenth of the speed per core, and each device logs that once. GODDP_OPENBLAS names the library to
 // load. If OpenBLAS is older than the processor and would use kernels without AVX2, the device selects those of the
-// best processor with the same instructions; OPENBLAS_CORETYPE overrides that. OpenBLAS has one thread count per
-// process, set by the device that was created last. gonum uses GOMAXPROCS threads, and computes 0·NaN as 0 in a product.
+// best processor with the same instructions; OPENBLAS_CORETYPE overrides that. OpenBLAS starts no threads: each
+// thread of the device computes a cell of a large result. gonum uses GOMAXPROCS threads, and computes 0·NaN as 0 in a product.
 //
 // # Convolutions
 //

@@ -41,10 +41,9 @@ func (k *kernelSet) PrepareLinearGrad(_ device.Stream, y, x, w, bias device.Tens
 	return nil
 }
 
-// gemm accumulates matrix products into dst. Products that OpenBLAS computes on one thread are divided among
-// the threads; all threads share each larger product.
+// gemm accumulates matrix products into dst. It divides their results among the threads.
 func (k *kernelSet) gemm(dst device.Tensor, acc device.Accum, x device.Tensor, tx bool, y device.Tensor, ty bool, f operand.Product) {
-	p := product{tx: tx, ty: ty, m: f.M, n: f.N, k: f.K, ldx: max(x.Shape[len(x.Shape)-1], 1), ldy: max(y.Shape[len(y.Shape)-1], 1)}
+	p := product{tx: tx, ty: ty, m: f.M, n: f.N, k: f.K, ldx: max(x.Shape[len(x.Shape)-1], 1), ldy: max(y.Shape[len(y.Shape)-1], 1), ldd: f.N}
 	pick(dst, gemms[float32], gemms[float64])(k, p, acc, dst, x, y, f.Batch)
 }
 
@@ -58,22 +57,22 @@ func gemms[T float](k *kernelSet, p product, acc device.Accum, dst, x, y device.
 		fold(k, ds, acc, nil)
 		return
 	}
-	one := func(i int) {
-		atX, atY := operand.Offset(batch, i)
-		gemm(k.blas, p, T(acc.Alpha), xs[atX*p.m*p.k:][:p.m*p.k], ys[atY*p.k*p.n:][:p.k*p.n], T(acc.Beta), ds[i*p.m*p.n:][:p.m*p.n])
-	}
-	count, work := len(ds)/(p.m*p.n), p.m*p.n*p.k
-	if work > oneThread {
-		for i := range count {
-			one(i)
-		}
-		return
-	}
-	k.each(count, work/4, func(lo, hi int) {
+	count := len(ds) / (p.m * p.n)
+	cells := p.cells(k.threads / gcd(count, k.threads))
+	k.each(count*cells, p.work()/cells, func(lo, hi int) {
 		for ; lo < hi; lo++ {
-			one(lo)
+			i := lo / cells
+			atX, atY := operand.Offset(batch, i)
+			gemmCell(k.blas, p, lo%cells, cells, T(acc.Alpha), xs[atX*p.m*p.k:], ys[atY*p.k*p.n:], T(acc.Beta), ds[i*p.m*p.n:])
 		}
 	})
+}
+
+func gcd(a, b int) int {
+	for b > 0 {
+		a, b = b, a%b
+	}
+	return a
 }
 
 // finish adds the bias to every row of dst and applies act, in one pass.

@@ -12,13 +12,13 @@ typedef void (*dgemm_fn)(int order, int tx, int ty, int m, int n, int k, double 
 enum { row_major = 101, no_trans = 111, trans = 112 };
 
 static void call_sgemm(void *f, int tx, int ty, int m, int n, int k, float alpha,
-	const float *x, int ldx, const float *y, int ldy, float beta, float *dst) {
-	((sgemm_fn)f)(row_major, tx, ty, m, n, k, alpha, x, ldx, y, ldy, beta, dst, n);
+	const float *x, int ldx, const float *y, int ldy, float beta, float *dst, int ldd) {
+	((sgemm_fn)f)(row_major, tx, ty, m, n, k, alpha, x, ldx, y, ldy, beta, dst, ldd);
 }
 
 static void call_dgemm(void *f, int tx, int ty, int m, int n, int k, double alpha,
-	const double *x, int ldx, const double *y, int ldy, double beta, double *dst) {
-	((dgemm_fn)f)(row_major, tx, ty, m, n, k, alpha, x, ldx, y, ldy, beta, dst, n);
+	const double *x, int ldx, const double *y, int ldy, double beta, double *dst, int ldd) {
+	((dgemm_fn)f)(row_major, tx, ty, m, n, k, alpha, x, ldx, y, ldy, beta, dst, ldd);
 }
 
 static void call_set_threads(void *f, int n) { ((void (*)(int))f)(n); }
@@ -43,13 +43,14 @@ import (
 // loading serializes the loading of OpenBLAS, which reads the environment.
 var loading sync.Mutex
 
-// openBLAS loads OpenBLAS and sets its number of threads in this process. It does not try other CBLAS
-// libraries: the reference library is slower than gonum, and the others set threads differently.
+// openBLAS loads OpenBLAS and lets each product run on the caller's thread, because OpenBLAS's own threads would wait for
+// the next product actively, on the cores of other kernels. openBLAS does not try other CBLAS libraries: the reference
+// library is slower than gonum, and the others set threads differently.
 //
 // On a processor that is newer than the library, OpenBLAS computes with its kernels for Prescott, which are five times
 // slower than those for AVX-512. openBLAS then loads the library again, for the best kind of processor with the same
 // instructions.
-func openBLAS(threads int) (blas, error) {
+func openBLAS() (blas, error) {
 	loading.Lock()
 	defer loading.Unlock()
 	o, err := loadOpenBLAS()
@@ -62,7 +63,7 @@ func openBLAS(threads int) (blas, error) {
 	if err != nil {
 		return nil, err
 	}
-	C.call_set_threads(o.setThreads, C.int(threads))
+	C.call_set_threads(o.setThreads, 1)
 	return o, nil
 }
 
@@ -113,7 +114,7 @@ func (o *openblas) gemm32(p product, alpha float32, x, y []float32, beta float32
 		return
 	}
 	C.call_sgemm(o.sgemm, cblasForm(p.tx), cblasForm(p.ty), C.int(p.m), C.int(p.n), C.int(p.k),
-		C.float(alpha), (*C.float)(&x[0]), C.int(p.ldx), (*C.float)(&y[0]), C.int(p.ldy), C.float(beta), (*C.float)(&dst[0]))
+		C.float(alpha), (*C.float)(&x[0]), C.int(p.ldx), (*C.float)(&y[0]), C.int(p.ldy), C.float(beta), (*C.float)(&dst[0]), C.int(p.ldd))
 }
 
 func (o *openblas) gemm64(p product, alpha float64, x, y []float64, beta float64, dst []float64) {
@@ -122,11 +123,11 @@ func (o *openblas) gemm64(p product, alpha float64, x, y []float64, beta float64
 		return
 	}
 	C.call_dgemm(o.dgemm, cblasForm(p.tx), cblasForm(p.ty), C.int(p.m), C.int(p.n), C.int(p.k),
-		C.double(alpha), (*C.double)(&x[0]), C.int(p.ldx), (*C.double)(&y[0]), C.int(p.ldy), C.double(beta), (*C.double)(&dst[0]))
+		C.double(alpha), (*C.double)(&x[0]), C.int(p.ldx), (*C.double)(&y[0]), C.int(p.ldy), C.double(beta), (*C.double)(&dst[0]), C.int(p.ldd))
 }
 
 // tooLarge reports whether a size exceeds the range of OpenBLAS's integers.
-func (p product) tooLarge() bool { return max(p.m, p.n, p.k, p.ldx, p.ldy) > math.MaxInt32 }
+func (p product) tooLarge() bool { return max(p.m, p.n, p.k, p.ldx, p.ldy, p.ldd) > math.MaxInt32 }
 
 // cblasForm returns CBLAS's constant for an operand that is transposed or not.
 func cblasForm(transposed bool) C.int {

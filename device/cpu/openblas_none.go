@@ -5,4 +5,4 @@ package cpu
 import "errors"
 
 // openBLAS fails, because opening a shared library needs cgo.
-func openBLAS(int) (blas, error) { return nil, errors.New("built without cgo") }
+func openBLAS() (blas, error) { return nil, errors.New("built without cgo") }

@@ -10,7 +10,7 @@ func TestOpenBLASUsesTheProcessor(t *testing.T) {
 	if best == "" {
 		t.Skip("needs AVX2")
 	}
-	lib, err := openBLAS(1)
+	lib, err := openBLAS()
 	if err != nil {
 		t.Skipf("needs OpenBLAS: %v", err)
 	}
