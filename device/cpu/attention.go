@@ -74,10 +74,7 @@ type attention[T float] struct {
 func newAttention[T float](k *kernelSet, a kernels.Attend) *attention[T] {
 	at := &attention[T]{
 		kernels: k, q: newHeads[T](a.Q), k: newHeads[T](a.K), v: newHeads[T](a.V),
-		causal: a.Causal, window: a.Window, scale: T(a.Scale), group: a.Q.H / max(a.K.H, 1), tile: 128,
-	}
-	for at.tile*at.tile*a.Q.D > 1<<21 || at.tile > 2*max(a.Q.T, a.K.T, 8) { // tiles fit in the L2 cache, and have not many rows in vain
-		at.tile /= 2
+		causal: a.Causal, window: a.Window, scale: T(a.Scale), group: a.Q.H / max(a.K.H, 1), tile: 64,
 	}
 	if !a.Starts.IsZero() {
 		at.starts = device.Elements[int64](a.Starts)
@@ -171,13 +168,18 @@ func (a *attention[T]) scores(dst []T, t block) {
 	}
 }
 
-// eachTile calls f for all tiles of rows of h, on several threads. Each thread passes its own scratch memory w to f.
-func (a *attention[T]) eachTile(h heads[T], columns, work int, f func(w []T, b, head, i, to int)) {
+// eachTile calls f for all tiles of rows of h, on several threads, or for those of a head on one thread, in order. Each
+// thread passes its own scratch memory w to f.
+func (a *attention[T]) eachTile(h heads[T], inOrder bool, columns, work int, f func(w []T, b, head, i, to int)) {
 	tiles := (h.T + a.tile - 1) / a.tile
-	a.kernels.each(h.B*h.H*tiles, a.tile*max(columns, 1)*max(h.D/8, 1), func(lo, hi int) {
+	tasks, per := h.B*h.H*tiles, 1 // per: the tiles of a task
+	if inOrder {
+		tasks, per = h.B*h.H, tiles
+	}
+	a.kernels.each(tasks, per*a.tile*max(columns, 1)*max(h.D/8, 1), func(lo, hi int) {
 		w := make([]T, work)
-		for ; lo < hi; lo++ {
-			at, i := lo/tiles, lo%tiles*a.tile
+		for n := lo * per; n < hi*per; n++ {
+			at, i := n/tiles, n%tiles*a.tile
 			f(w, at/h.H, at%h.H, i, min(i+a.tile, h.T))
 		}
 	})
@@ -188,7 +190,7 @@ func (a *attention[T]) eachTile(h heads[T], columns, work int, f func(w []T, b, 
 // times their weights. When it finds a larger score, it scales both sums down.
 func (a *attention[T]) forward(out kernels.Heads, lse device.Tensor) {
 	o, l, size := newHeads[T](out), device.Elements[T](lse), a.tile*a.tile
-	a.eachTile(a.q, a.k.T, size+a.tile*(a.q.D+2), func(w []T, b, head, i, to int) {
+	a.eachTile(a.q, false, a.k.T, size+a.tile*(a.q.D+2), func(w []T, b, head, i, to int) {
 		s, sum, w := w[:size], w[size:size+a.tile*a.q.D], w[size+a.tile*a.q.D:]
 		top, total := w[:a.tile], w[a.tile:]
 		clear(sum)
@@ -248,11 +250,13 @@ func (a *attention[T]) addRows(sum, numbers []T, transpose bool, t block, h head
 func (a *attention[T]) gradients(to kernels.AttentionGrads, gs, os kernels.Heads, lse device.Tensor) {
 	g, l := newHeads[T](gs), device.Elements[T](lse)
 	delta := a.deltas(g, newHeads[T](os))
-	if !to.Q.Data.IsZero() {
+	needsQ, needsKV := !to.Q.Data.IsZero(), !to.K.Data.IsZero() || !to.V.Data.IsZero()
+	together := needsQ && needsKV && a.k.T > 0 && a.k.B*a.k.H >= a.kernels.threads
+	if needsQ && !together {
 		a.queryGrad(newHeads[T](to.Q), to.AccQ, g, l, delta)
 	}
-	if !to.K.Data.IsZero() || !to.V.Data.IsZero() {
-		a.keyValueGrad(to, g, l, delta)
+	if needsKV {
+		a.keyValueGrad(to, g, l, delta, together)
 	}
 }
 
@@ -292,7 +296,7 @@ func (a *attention[T]) derive(p, ds []T, t block, g heads[T], lse, delta []T) {
 // queryGrad visits all keys for each tile of queries.
 func (a *attention[T]) queryGrad(dq heads[T], acc device.Accum, g heads[T], lse, delta []T) {
 	size := a.tile * a.tile
-	a.eachTile(a.q, 2*a.k.T, 2*size+a.tile*a.q.D, func(w []T, b, head, i, to int) {
+	a.eachTile(a.q, false, 2*a.k.T, 2*size+a.tile*a.q.D, func(w []T, b, head, i, to int) {
 		p, ds, sum := w[:size], w[size:2*size], w[2*size:]
 		clear(sum)
 		first, keys := a.keysOf(b, i, to)
@@ -307,17 +311,21 @@ func (a *attention[T]) queryGrad(dq heads[T], acc device.Accum, g heads[T], lse,
 	})
 }
 
-// keyValueGrad visits, for each tile of keys, all queries of the heads that use these keys.
-func (a *attention[T]) keyValueGrad(to kernels.AttentionGrads, g heads[T], lse, delta []T) {
+// keyValueGrad visits, for each tile of keys, all queries of the heads that use these keys. If withQ is set, it also computes
+// the gradient of q, and each tile's products only once. Then a thread visits all keys of a head in order.
+func (a *attention[T]) keyValueGrad(to kernels.AttentionGrads, g heads[T], lse, delta []T, withQ bool) {
 	size := a.tile * a.tile
-	var dk, dv heads[T]
+	var dq, dk, dv heads[T]
+	if withQ {
+		dq = newHeads[T](to.Q)
+	}
 	if !to.K.Data.IsZero() {
 		dk = newHeads[T](to.K)
 	}
 	if !to.V.Data.IsZero() {
 		dv = newHeads[T](to.V)
 	}
-	a.eachTile(a.k, 2*a.q.T*a.group, 2*(size+a.tile*a.q.D), func(w []T, b, keyHead, j, jTo int) {
+	a.eachTile(a.k, withQ, 2*a.q.T*a.group, 2*(size+a.tile*a.q.D), func(w []T, b, keyHead, j, jTo int) {
 		p, ds, sums := w[:size], w[size:2*size], w[2*size:]
 		sumK, sumV := sums[:a.tile*a.q.D], sums[a.tile*a.q.D:]
 		clear(sums)
@@ -327,11 +335,23 @@ func (a *attention[T]) keyValueGrad(to kernels.AttentionGrads, g heads[T], lse, 
 		}
 		end := sort.Search(a.q.T, func(i int) bool { return a.firstKey(b, i) >= jTo })
 		for head := keyHead * a.group; head < (keyHead+1)*a.group; head++ {
+			for i := 0; withQ && j == 0 && i < a.q.T; i++ {
+				row := dq.row(b, head, i)
+				if to.AccQ.Beta == 0 {
+					clear(row)
+				} else {
+					accumulate(row, device.Accum{Alpha: to.AccQ.Beta}, row)
+				}
+			}
 			for i := first; i < end; i += a.tile {
 				t := block{b, head, i, min(i+a.tile, end), j, jTo}
 				a.derive(p, ds, t, g, lse, delta)
 				a.addRows(sumV, p, true, t, g, head, t.i, t.iTo)
 				a.addRows(sumK, ds, true, t, a.q, head, t.i, t.iTo)
+				if withQ && a.q.D > 0 {
+					p := product{m: t.queries(), n: a.q.D, k: t.keys(), ldx: t.keys(), ldy: a.k.RowStride, ldd: dq.RowStride}
+					gemm(a.kernels.blas, p, T(to.AccQ.Alpha), ds, a.k.rows(b, keyHead, j, jTo), 1, dq.rows(b, head, t.i, t.iTo))
+				}
 			}
 		}
 		for r := range jTo - j {
