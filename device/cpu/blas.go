@@ -39,9 +39,10 @@ type product struct {
 // work returns the product's cost for k.each, in elements.
 func (p product) work() int { return p.m * p.n * p.k / 4 }
 
-// cells returns the number of cells of the result for so many threads: 1 if the product is small.
-func (p product) cells(threads int) int {
-	if p.work() <= 2*grain {
+// cells returns the number of cells of the result for so many threads: 1 if the product is small, or if the library is
+// gonum, which has goroutines of its own and whose sums depend on the size of the result.
+func (p product) cells(b blas, threads int) int {
+	if _, isGonum := b.(pureGo); isGonum || p.work() <= 2*grain {
 		return 1
 	}
 	return max(threads, 1)

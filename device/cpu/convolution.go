@@ -121,7 +121,7 @@ func gemmOf[T float](k *kernelSet, threads int, p product, alpha T, x, y []T, be
 		return
 	}
 	p.ldx, p.ldy = max(p.ldx, 1), max(p.ldy, 1)
-	cells := p.cells(threads)
+	cells := p.cells(k.blas, threads)
 	k.each(cells, p.work()/cells, func(lo, hi int) {
 		for ; lo < hi; lo++ {
 			gemmCell(k.blas, p, lo, cells, alpha, x, y, beta, dst)

@@ -11,16 +11,16 @@
 // Elementwise kernels compute in the operands' type; exponentials and similar functions in float64,
 // rounded once. Sums, losses and softmax accumulate in float64. Large operands are divided among
 // Options.Threads goroutines, which end before the call returns. The division depends only on the shapes,
-// so results depend neither on scheduling nor on the number of threads. OpenBLAS's products and oneDNN's
-// convolutions are exceptions: they are reproducible only for a fixed number of threads.
+// so results depend neither on scheduling nor on the number of threads. OpenBLAS's products, oneDNN's
+// convolutions and the gradients of attention are exceptions: they are reproducible only for a fixed number of threads.
 //
 // # Vector instructions
 //
 // For float32, these kernels use AVX-512, AVX2 with FMA, or arm64's vectors: Exp, Tanh, Sigmoid, SiLU, GELU, SwiGLU and
 // ReLU with their gradients, the exponentials of softmax, attention and cross-entropy, max pooling, dropout, sums and
 // AdamW. The functions have errors below 0.51 ulp (docs/results/numerics.md). Sizes of vectors do not change the bits.
-// ReLU, max pooling, dropout and on amd64 AdamW compute the bits of the plain kernels; so ranks on different processors
-// apply the same updates. The kernels are C, with gcc's vector types: Go's own vectors are an experiment, and assembly
+// ReLU, max pooling, dropout and on amd64 AdamW compute the bits of the plain kernels, but sums do not. So ranks on
+// different processors apply the same updates to equal gradients. The kernels are C, with gcc's vector types: Go's own vectors are an experiment, and assembly
 // would be longer. A program without cgo, which cannot load OpenBLAS either, and other processors use plain Go kernels,
 // which take several times as long.
 //
@@ -29,8 +29,9 @@
 // OpenBLAS computes matrix products if it is found at run time. Otherwise gonum's pure Go kernels do, at
 // about a tenth of the speed per core, and each device logs that once. GODDP_OPENBLAS names the library to
 // load. If OpenBLAS is older than the processor and would use kernels without AVX2, the device selects those of the
-// best processor with the same instructions; OPENBLAS_CORETYPE overrides that. OpenBLAS starts no threads: each
-// thread of the device computes a cell of a large result. gonum uses GOMAXPROCS threads, and computes 0·NaN as 0 in a product.
+// best processor with the same instructions; OPENBLAS_CORETYPE overrides that. Each thread of the device computes a cell
+// of a large result, so the number of threads of OpenBLAS is set to 1 for the whole process. gonum uses GOMAXPROCS threads,
+// and computes 0·NaN as 0 in a product.
 //
 // # Convolutions
 //

@@ -27,7 +27,7 @@ func random(n int) []float32 {
 	return v
 }
 
-// Results do not depend on the number of threads, to the bit.
+// Results do not depend on the number of threads, to the bit. Products do not with gonum.
 func TestThreads(t *testing.T) {
 	const m, n = 700, 301
 	both, labels := random(2*m*n), make([]int64, m)
@@ -38,7 +38,7 @@ func TestThreads(t *testing.T) {
 	run := func(threads int) []float32 {
 		d := New(&Options{Threads: threads, BLAS: Gonum})
 		k, s := kernels.Of(d), d.Compute()
-		out := make([]float32, 3*m*n+4*n+3)
+		out := make([]float32, 3*m*n+4*n+3+128*128)
 		all, at := host(out), 0
 		take := func(shape ...int) device.Tensor {
 			n := device.Shape(shape).Len()
@@ -53,6 +53,7 @@ func TestThreads(t *testing.T) {
 			k.CrossEntropy(s, take(), host(make([]float64, 2*m), 2, m), src, host(labels)),
 			k.Normal(s, take(m, n), 0, 1, 3, 5),
 			k.Unary(s, kernels.Tanh, take(m, n), src),
+			k.Linear(s, take(128, 128), host(x[:128*512], 128, 512), host(y[:128*512], 128, 512), device.Tensor{}, kernels.NoActivation),
 			k.ScatterAdd(s, take(1, 3, n), device.Store, src.Reshape(1, m, n), host(labels), -1),
 		)
 		if err != nil {

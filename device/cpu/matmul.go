@@ -58,7 +58,7 @@ func gemms[T float](k *kernelSet, p product, acc device.Accum, dst, x, y device.
 		return
 	}
 	count := len(ds) / (p.m * p.n)
-	cells := p.cells(k.threads / gcd(count, k.threads))
+	cells := p.cells(k.blas, k.threads/gcd(count, k.threads))
 	k.each(count*cells, p.work()/cells, func(lo, hi int) {
 		for ; lo < hi; lo++ {
 			i := lo / cells

@@ -11,14 +11,36 @@ typedef void (*dgemm_fn)(int order, int tx, int ty, int m, int n, int k, double 
 
 enum { row_major = 101, no_trans = 111, trans = 112 };
 
-static void call_sgemm(void *f, int tx, int ty, int m, int n, int k, float alpha,
-	const float *x, int ldx, const float *y, int ldy, float beta, float *dst, int ldd) {
-	((sgemm_fn)f)(row_major, tx, ty, m, n, k, alpha, x, ldx, y, ldy, beta, dst, ldd);
+// omp has OpenMP's functions if the library divides products by them. It then asks for the number of threads of the
+// calling thread of the system, so each call sets it.
+typedef struct {
+	int (*max_threads)(void);
+	void (*set_threads)(int);
+} omp;
+
+static int begin_product(omp o) {
+	if (!o.max_threads) return 0;
+	int before = o.max_threads();
+	o.set_threads(1);
+	return before;
 }
 
-static void call_dgemm(void *f, int tx, int ty, int m, int n, int k, double alpha,
+static void end_product(omp o, int before) {
+	if (before) o.set_threads(before);
+}
+
+static void call_sgemm(omp o, void *f, int tx, int ty, int m, int n, int k, float alpha,
+	const float *x, int ldx, const float *y, int ldy, float beta, float *dst, int ldd) {
+	int before = begin_product(o);
+	((sgemm_fn)f)(row_major, tx, ty, m, n, k, alpha, x, ldx, y, ldy, beta, dst, ldd);
+	end_product(o, before);
+}
+
+static void call_dgemm(omp o, void *f, int tx, int ty, int m, int n, int k, double alpha,
 	const double *x, int ldx, const double *y, int ldy, double beta, double *dst, int ldd) {
+	int before = begin_product(o);
 	((dgemm_fn)f)(row_major, tx, ty, m, n, k, alpha, x, ldx, y, ldy, beta, dst, ldd);
+	end_product(o, before);
 }
 
 static void call_set_threads(void *f, int n) { ((void (*)(int))f)(n); }
@@ -95,6 +117,13 @@ func loadOpenBLAS() (*openblas, error) {
 		}
 	}
 	o.core = C.GoString(C.call_corename(coreName))
+	if set, err := lib.Lookup("omp_set_num_threads"); err == nil {
+		most, err := lib.Lookup("omp_get_max_threads")
+		if err != nil {
+			return nil, err
+		}
+		o.omp.max_threads, o.omp.set_threads = (*[0]byte)(most), (*[0]byte)(set)
+	}
 	return o, nil
 }
 
@@ -104,6 +133,7 @@ type openblas struct {
 	core         string // the processor for which the library's kernels are
 	sgemm, dgemm unsafe.Pointer
 	setThreads   unsafe.Pointer
+	omp          C.omp
 }
 
 func (o *openblas) String() string { return fmt.Sprintf("%v for %s", o.lib, o.core) }
@@ -113,7 +143,7 @@ func (o *openblas) gemm32(p product, alpha float32, x, y []float32, beta float32
 		pureGo{}.gemm32(p, alpha, x, y, beta, dst)
 		return
 	}
-	C.call_sgemm(o.sgemm, cblasForm(p.tx), cblasForm(p.ty), C.int(p.m), C.int(p.n), C.int(p.k),
+	C.call_sgemm(o.omp, o.sgemm, cblasForm(p.tx), cblasForm(p.ty), C.int(p.m), C.int(p.n), C.int(p.k),
 		C.float(alpha), (*C.float)(&x[0]), C.int(p.ldx), (*C.float)(&y[0]), C.int(p.ldy), C.float(beta), (*C.float)(&dst[0]), C.int(p.ldd))
 }
 
@@ -122,7 +152,7 @@ func (o *openblas) gemm64(p product, alpha float64, x, y []float64, beta float64
 		pureGo{}.gemm64(p, alpha, x, y, beta, dst)
 		return
 	}
-	C.call_dgemm(o.dgemm, cblasForm(p.tx), cblasForm(p.ty), C.int(p.m), C.int(p.n), C.int(p.k),
+	C.call_dgemm(o.omp, o.dgemm, cblasForm(p.tx), cblasForm(p.ty), C.int(p.m), C.int(p.n), C.int(p.k),
 		C.double(alpha), (*C.double)(&x[0]), C.int(p.ldx), (*C.double)(&y[0]), C.int(p.ldy), C.double(beta), (*C.double)(&dst[0]), C.int(p.ldd))
 }
 
