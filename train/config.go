@@ -23,8 +23,7 @@ type Model interface {
 	OnRank(rank int, f func() error) error
 }
 
-// Config describes a training run. It is the same on all ranks, except that only rank 0 uses Log and
-// Weights. Run returns an error on all ranks before the first step if one of these files cannot be made. A field
+// Config describes a training run. It is the same on all ranks, also where rank 0 alone writes a file. Run returns an error on all ranks before the first step if one of these files cannot be made. A field
 // that is nil, 0 or "" switches its feature off, unless its comment gives a default.
 type Config struct {
 	Model Model

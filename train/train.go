@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,6 +58,7 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c *Config) (err error) {
 		return fmt.Errorf("train: LR is set, but %T has no method SetLR", inner)
 	}
 	r := &run{Config: *c, pg: pg, evaluated: never, standing: standing{Value: c.Best, Mode: c.Mode}}
+	r.LogEvery = cmp.Or(r.LogEvery, 100)
 	for _, name := range runsOwn {
 		if _, ok := c.Values[name]; ok {
 			return fmt.Errorf("train: Values has the key %q, which Run itself uses: choose another name", name)
@@ -95,12 +97,8 @@ func (r *run) attempt(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	every := r.LogEvery
-	if every == 0 {
-		every = 100
-	}
 	r.meter, err = progress.New(r.pg.Rank(), &progress.Options{
-		Steps: r.total, First: r.step, Every: every, File: r.Log, DeviceBytes: func() int64 { return r.pg.Device().Memory().Held() },
+		Steps: r.total, First: r.step, Every: r.LogEvery, File: r.Log, DeviceBytes: func() int64 { return r.pg.Device().Memory().Held() },
 		Waited: r.Model.Waited, PeakFLOPS: r.peak,
 	})
 	if err == nil {
@@ -191,13 +189,13 @@ type plan struct {
 	Epochs, MaxSteps, Accumulate, EvaluateEvery, LogEvery, SaveEvery, Patience int
 	ClipNorm                                                                   float64
 	Best                                                                       string
-	Evaluate, Checkpoints, SumLoss, RequireFinite                              bool
+	LR, Evaluate, Checkpoints, Weights, SumLoss, RequireFinite                 bool
 }
 
 func (c *Config) plan() plan {
 	return plan{
 		c.Epochs, c.MaxSteps, c.Accumulate, c.EvaluateEvery, c.LogEvery, c.SaveEvery, c.Patience, c.ClipNorm, c.Best,
-		c.Evaluate != nil, c.Checkpoints != "", c.SumLoss, c.RequireFinite,
+		c.LR != nil, c.Evaluate != nil, c.Checkpoints != "", c.Weights != "", c.SumLoss, c.RequireFinite,
 	}
 }
 

@@ -485,6 +485,7 @@ func TestLoadersThatDiffer(t *testing.T) {
 
 // If the settings differ that decide what a rank calls, all ranks return an error with both values before the first step.
 func TestSettingsThatDiffer(t *testing.T) {
+	weights := filepath.Join(t.TempDir(), "weights")
 	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
 		_, err := trained(t.Context(), pg, false, 5, func(c *train.Config) { c.Epochs = 2 + pg.Rank() })
 		if err == nil || !strings.Contains(err.Error(), "Epochs:3") || !strings.Contains(err.Error(), "on rank 1 and {Epochs:2") {
@@ -496,6 +497,14 @@ func TestSettingsThatDiffer(t *testing.T) {
 		})
 		if err == nil || !strings.Contains(err.Error(), "Best:loss") {
 			return fmt.Errorf("%v, want an error with Best of rank 1", err)
+		}
+		_, err = trained(t.Context(), pg, false, 5, func(c *train.Config) {
+			if pg.Rank() == 0 {
+				c.Weights = weights
+			}
+		})
+		if err == nil || !strings.Contains(err.Error(), "Weights:true") {
+			return fmt.Errorf("%v, want an error about Weights", err)
 		}
 		return nil
 	})
