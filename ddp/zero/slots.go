@@ -41,6 +41,7 @@ type flow struct {
 	now       *bucket        // the bucket that was used last; nil: none since the last pass
 	isUntaped bool           // operations within NoGrad have used buckets
 	begins    bool           // no operation of the forward pass has used a bucket yet
+	strays    bool           // the step has made other gathers than the tape says
 	last      *comm.Work     // the gather that was started last; nil: no gather can be running
 	isWhole   bool           // within Model.Whole
 	leads     bool           // within Model.OnRank, on the rank whose gathers the others follow
@@ -221,7 +222,7 @@ func (s *shards) turnTo(b *bucket, op uint64, isTaped bool) error {
 		if err := s.fill(b, op); err != nil {
 			return err
 		}
-		if !follows {
+		if f.strays = f.strays || follows; !follows {
 			s.fillNeighbor(b, op)
 		}
 	}
@@ -251,6 +252,7 @@ func (s *shards) play(to int, op uint64) error {
 		for _, i := range f.tape[f.at].gathers {
 			b := s.buckets[i]
 			if b.slot.isUsedBy(op) {
+				f.strays = true
 				continue
 			}
 			if err := s.fill(b, op); err != nil {
@@ -285,7 +287,7 @@ func (f *flow) restart() {
 	for _, to := range f.slots {
 		to.holds, to.gather = nil, nil
 	}
-	f.at, f.now, f.isUntaped = 0, nil, false
+	f.at, f.now, f.isUntaped, f.strays = 0, nil, false, false
 }
 
 // endPass ends the gathers of a step. err is the error of the backward pass. After an error this rank starts the gathers
@@ -295,6 +297,8 @@ func (s *shards) endPass(err error) {
 	switch {
 	case err != nil && f.tape == nil && capture.Of(s.pg.Device()) == nil:
 		s.pg.Abort(fmt.Errorf("zero: the first backward pass failed on rank %d: %w", s.rank, err))
+	case err != nil && f.strays:
+		s.pg.Abort(fmt.Errorf("zero: the backward pass failed on rank %d, after gathers in another order than that of the first step: %w", s.rank, err))
 	case err != nil:
 		s.play(len(f.tape)-1, 0) // cannot fail: no operation uses a slot
 	case f.tape == nil && len(f.recorded) > 0:
