@@ -352,7 +352,8 @@ func (c *captured) capture(in []*Variable, shapes string) (*variant, error) {
 		return nil, err
 	}
 	v.Step, v.from, v.changes = made, make([]content, len(in)), s.changes
-	made.Before(v.copyInputs) // last, so that comm's functions find Compute as the last replay left it, and record no event
+	// The copies come after comm's functions, which mark Compute. As nothing was enqueued since the last replay, Mark makes no event.
+	made.Before(v.copyInputs)
 	made.Launched(func() {
 		if v.begins && s.opens(v.next) { // as the first operation of step would: see advance
 			s.begin("the captured step")
@@ -456,8 +457,8 @@ func (c *captured) replay(v *variant, in []*Variable) (*Variable, error) {
 		}
 	}
 	v.next = in
+	defer func() { v.next = nil }()
 	err := v.Replay()
-	v.next = nil
 	for dt, n := range v.operations {
 		s.counter.operations[dt] += n
 	}

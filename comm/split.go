@@ -18,7 +18,8 @@ import (
 //
 // The new group uses the device of this group. Close of this group also closes
 // the new group, unless the program has closed the new group before. The error is an
-// [*failure.AbsentError] if some ranks did not call Split in time.
+// [*failure.AbsentError] if some ranks did not call Split in time. A worker that replaces a lost one and has not joined
+// yet takes all ranks to have given its color and key.
 func (pg *ProcessGroup) Split(ctx context.Context, color, key int) (*ProcessGroup, error) {
 	pg.startMu.Lock()
 	pg.splits++

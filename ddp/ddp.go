@@ -424,7 +424,7 @@ func (s *sink) Ready(e device.Event) {
 		s.r.Ready(s.i, e)
 	case s.m.passes == 0 && !s.m.noSync && !s.m.hasWarned:
 		s.m.hasWarned = true
-		s.m.pg.Log().Warn("ddp: gradients are not averaged, because the backward pass does not go through the model: call Forward or Run of the model that New returned",
+		s.m.pg.Log().Warn("ddp: a backward pass does not go through the model, so its gradients are not averaged: call Forward or Run of the model that New returned",
 			"parameter", s.m.params[s.i].Name())
 	}
 }

@@ -128,7 +128,7 @@ func TestReLUIsFused(t *testing.T) {
 	}
 }
 
-// A ReLU before a MaxPool2d runs after it, on fewer elements, and the results and gradients have the same bits. If windows may
+// A ReLU before a MaxPool2d runs after it, on fewer elements, and the results and gradients are equal. If windows may
 // contain no element, whose result is -Inf, the order stays.
 func TestReLURunsAfterMaxPool(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})

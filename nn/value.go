@@ -101,7 +101,9 @@ func (p *Parameter) Frozen() bool {
 func FreezeBase(m Model) {
 	for _, p := range m.Parameters() {
 		p.Freeze()
-		p.SetMaster(nil)
+		if p.v != nil { // else no memory is used, and UnfreezeBase brings them back
+			p.SetMaster(nil)
+		}
 		p.isBase = true
 	}
 }
@@ -109,7 +111,7 @@ func FreezeBase(m Model) {
 // IsBase reports whether FreezeBase has marked the parameter.
 func (p *Parameter) IsBase() bool { return p.isBase }
 
-// UnfreezeBase undoes FreezeBase.
+// UnfreezeBase undoes FreezeBase, but for the unrounded values of placed parameters.
 func UnfreezeBase(m Model) {
 	for _, p := range m.Parameters() {
 		if p.isBase {

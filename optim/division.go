@@ -39,7 +39,7 @@ type division struct {
 //		return pg.AllGather(all, mine).Wait(ctx)
 //	})
 //
-// If gather returns an error, Step returns an [*InconsistentError]. The results take as much memory as the
+// A [StepHook]'s Updated is not called. If gather returns an error, Step returns an [*InconsistentError]. The results take as much memory as the
 // matrices in Float32. Divide returns an error if there is too little memory for them.
 func (o *Muon) Divide(rank, size int, gather func(all, mine device.Tensor) error) error {
 	type results struct{ all, mine device.Tensor }
@@ -89,7 +89,7 @@ func (o *Muon) Divide(rank, size int, gather func(all, mine device.Tensor) error
 // orthogonalizes these matrices, and sends the parts of the results back. For this Step calls exchange twice, after it
 // is known that the step is not skipped, with the matrices that have gradients. exchange must copy each Part of all ranks
 // to its place in Whole on the matrix's rank; and if back is set, each Whole to Part on all ranks. Both must be ordered as
-// the gather of Divide. A [StepHook]'s Updated is not called.
+// the gather of Divide.
 //
 // The memory of Part and Whole is twice that of the matrices in Float32, divided by the number of ranks.
 func (o *Muon) DivideParts(rank, size int, exchange func(ms []Matrix, back bool) error) error {

@@ -276,7 +276,7 @@ func (o *optimizer) StepScaled(s Scaled) error {
 	return o.conclude(o.ready, s, updated, err)
 }
 
-// conclude ends a step after its updates are enqueued. The outcomes of the gradients of asked are those of all. err is
+// conclude ends a step after its updates are enqueued. No gradient has another outcome than those of asked. err is
 // the error of enqueueing the updates, and updated the number of updates that were enqueued.
 func (o *optimizer) conclude(asked []*slot, s Scaled, updated int, err error) error {
 	if err == nil {
@@ -288,9 +288,11 @@ func (o *optimizer) conclude(asked []*slot, s Scaled, updated int, err error) er
 			s.unused = false
 			s.SetMaster(nil)
 		}
-		updated = len(o.ready)
 		if o.finish != nil {
 			err = o.finish()
+		}
+		if err == nil {
+			updated = len(o.ready)
 		}
 		if err == nil && o.hook != nil {
 			err = o.hook.Complete()
