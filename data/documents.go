@@ -52,6 +52,8 @@ type DocumentsOptions struct {
 	Multiple int
 	// Padding is the token in the rest of a row.
 	Padding int
+	// Vocab is the number of tokens that the model knows: each token must be less; 0: any number.
+	Vocab int
 }
 
 // Documents are rows of the tokens of documents. As a [Dataset] they have the fields "tokens" and "next", both Int64
@@ -99,8 +101,12 @@ type DocumentStats struct {
 func OpenDocuments(pattern string, length int, encode Encode, opts *DocumentsOptions) (*Documents, error) {
 	d := &Documents{DocumentsOptions: *cmp.Or(opts, &DocumentsOptions{}), length: length}
 	d.Window, d.Multiple = cmp.Or(d.Window, 4096), cmp.Or(d.Multiple, 1)
-	if length < 1 || length > math.MaxInt32 || d.Window < 1 || d.Multiple < 1 || d.Padding < 0 {
-		return nil, fmt.Errorf("data: length %d, Window %d, Multiple %d and Padding %d: want at least 1, and Padding of at least 0", length, d.Window, d.Multiple, d.Padding)
+	d.Vocab = cmp.Or(d.Vocab, math.MaxInt32)
+	if length < 1 || length > math.MaxInt32 || d.Window < 1 || d.Multiple < 1 {
+		return nil, fmt.Errorf("data: length %d, Window %d and Multiple %d: want at least 1", length, d.Window, d.Multiple)
+	}
+	if d.Padding < 0 || d.Padding >= d.Vocab {
+		return nil, fmt.Errorf("data: Padding is token %d, want one of the %d tokens of Vocab", d.Padding, d.Vocab)
 	}
 	paths, err := filepath.Glob(pattern)
 	if err != nil {
@@ -171,7 +177,7 @@ func (d *Documents) encode(lines [][]byte, encode Encode) (int, error) {
 		group.Go(func() {
 			for i := w; i < len(lines); i += workers {
 				if len(bytes.TrimSpace(lines[i])) > 0 {
-					all[i].tokens, all[i].err = encodeLine(lines[i], encode)
+					all[i].tokens, all[i].err = encodeLine(lines[i], encode, d.Vocab)
 				}
 			}
 		})
@@ -188,7 +194,7 @@ func (d *Documents) encode(lines [][]byte, encode Encode) (int, error) {
 	return 0, nil
 }
 
-func encodeLine(line []byte, encode Encode) ([]uint32, error) {
+func encodeLine(line []byte, encode Encode, vocab int) ([]uint32, error) {
 	document, err := parseDocument(line)
 	if err != nil {
 		return nil, err
@@ -202,8 +208,8 @@ func encodeLine(line []byte, encode Encode) ([]uint32, error) {
 	}
 	out := make([]uint32, len(tokens))
 	for i, t := range tokens {
-		if t < 0 || t > math.MaxInt32 {
-			return nil, fmt.Errorf("Encode returned token %d, want 0 to %d", t, math.MaxInt32)
+		if t < 0 || t >= vocab {
+			return nil, fmt.Errorf("Encode returned token %d, want one of the %d tokens of Vocab", t, vocab)
 		}
 		if out[i] = uint32(t) << 1; labels[i] {
 			out[i]++

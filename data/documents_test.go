@@ -272,8 +272,9 @@ func TestDocumentErrors(t *testing.T) {
 		`{"prompt": "a", "completion": 3}`: `line 2: "prompt" and "completion" are not both texts or both lists of messages`,
 		`{"conversations": [{"from": "a", "text": "b"}]}`: `line 2: turn 0 of "conversations" lacks "from" or "value"`,
 		`{"text": "bad"}`: "line 2: Encode returned 3 tokens and 2 labels, want as many",
+		`{"text": "az"}`:  "line 2: Encode returned token 122, want one of the 120 tokens of Vocab",
 	} {
-		if _, err := OpenDocuments(writeLines(t, "a.jsonl", `{"text": "ok"}`, line), 4, asBytes, nil); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := OpenDocuments(writeLines(t, "a.jsonl", `{"text": "ok"}`, line), 4, asBytes, &DocumentsOptions{Vocab: 120}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: the error is %v, want %q", line, err, want)
 		}
 	}

@@ -54,13 +54,8 @@ func run(ctx context.Context) error {
 		return fmt.Errorf("--model %q, --data %q and the arguments %q: want both flags, a pattern in quotes, and no argument", *dir, *files, flag.Args())
 	}
 	pg, err := comm.Init(ctx, nil)
-	if err != nil {
+	if err = errors.Join(err, os.MkdirAll(*out, 0o777)); err != nil { // not after hours of training
 		return err
-	}
-	if pg.Rank() == 0 { // before hours of training end with this error
-		if err := os.MkdirAll(*out, 0o777); err != nil {
-			return err
-		}
 	}
 	tok, err := tokenizer.Load(*dir)
 	if err != nil {
@@ -79,9 +74,6 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer base.Close()
-	if tok.Len() > base.Model.Vocab() {
-		return fmt.Errorf("%s: the tokenizer has %d tokens, want at most the %d of the model", *dir, tok.Len(), base.Model.Vocab())
-	}
 	save := func() error { return base.Save(ctx, *out, &hf.SaveOptions{Stop: chat.Stop(tok, template)}) }
 	if *rank != 0 {
 		adapters, err := lora.Add(base.Model, &lora.Options{Rank: *rank, Alpha: 2 * float64(*rank)})
@@ -91,7 +83,7 @@ func run(ctx context.Context) error {
 		save = func() error { return adapters.Save(ctx, *out, *dir) }
 	}
 	open := func(pattern string, o data.LoaderOptions, pack bool) (*data.Loader, error) {
-		set, err := data.OpenDocuments(pattern, *length, chat.Documents(tok, template), &data.DocumentsOptions{Pack: pack, Padding: max(tok.Pad, 0)})
+		set, err := data.OpenDocuments(pattern, *length, chat.Documents(tok, template), &data.DocumentsOptions{Pack: pack, Padding: max(tok.Pad, 0), Vocab: base.Model.Vocab()})
 		if err != nil {
 			return nil, err
 		}
@@ -111,26 +103,22 @@ func run(ctx context.Context) error {
 		return err
 	}
 	loss := func(b *data.Batch) *autograd.Variable {
-		none := int64(data.NotALabel)
-		o := &decoder.ForwardOptions{Loss: autograd.LinearLossOptions{IgnoreIndex: &none, Sum: true}}
+		o := &decoder.ForwardOptions{Loss: autograd.LinearLossOptions{IgnoreIndex: new(int64(data.NotALabel)), Sum: true}}
 		if len(b.Vars) == 4 { // packed
 			o.Positions, o.Starts = b.Vars[2], b.Vars[3]
 		}
 		return model.Run(func() *autograd.Variable { return base.Model.Loss(b.Vars[0], b.Vars[1], o) })
 	}
-	c := train.Config{
-		Model: model, Optimizer: opt, Data: loader, Epochs: *epochs, Loss: loss, SumLoss: true, ClipNorm: 1, Log: *log, LogEvery: 10, Checkpoints: *checkpoints, Patience: *patience,
-	}
+	c := train.Config{Model: model, Optimizer: opt, Data: loader, Epochs: *epochs, Loss: loss, SumLoss: true, ClipNorm: 1, Log: *log, LogEvery: 10, Checkpoints: *checkpoints, Patience: *patience}
 	if *evalFiles != "" {
 		evalLoader, err := open(*evalFiles, data.LoaderOptions{Batch: *batch, GlobalBatch: *batch * pg.Size()}, false)
 		if err != nil {
 			return err
 		}
-		c.Evaluate = func(ctx context.Context) ([]progress.Value, error) {
+		c.Best, c.Evaluate = "eval_loss", func(ctx context.Context) ([]progress.Value, error) {
 			now, err := metrics.Loss(ctx, pg, model, evalLoader, loss)
 			return []progress.Value{progress.V("eval_loss", now)}, err
 		}
-		c.Best = "eval_loss"
 		c.OnEvaluation = func(_ context.Context, s *train.Status) error {
 			if s.IsBest {
 				return model.OnRank(0, save)
@@ -145,13 +133,10 @@ func run(ctx context.Context) error {
 	if err != nil || model.Stopping() || *prompt == "" {
 		return err
 	}
-	tokens, err := chat.Prompt(tok, template, *prompt)
-	if err != nil {
-		return err
-	}
 	return model.OnRank(0, func() error {
+		tokens, unfit := chat.Prompt(tok, template, *prompt)
 		g, err := generate.New(base.Model, 1, min(*length, base.Model.MaxPositions()))
-		if err != nil {
+		if err = errors.Join(err, unfit); err != nil {
 			return err
 		}
 		defer fmt.Println()
