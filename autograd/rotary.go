@@ -51,7 +51,7 @@ func Rotary(x, cos, sin *Variable, opts *RotaryOptions) *Variable {
 	return Apply(f, x)
 }
 
-// RotaryBoth applies [Rotary] to all heads of x and y, which have as many rows. One kernel may compute both.
+// RotaryBoth applies [Rotary] to all heads of x and of y, which have equal numbers of rows. One kernel may compute both.
 func RotaryBoth(x, y, cos, sin *Variable) (rotatedX, rotatedY *Variable) {
 	if x.hasSource() {
 		return Rotary(x, cos, sin, nil), Rotary(y, cos, sin, nil)

@@ -18,8 +18,10 @@ import (
 //
 // The new group uses the device of this group. Close of this group also closes
 // the new group, unless the program has closed the new group before. The error is an
-// [*failure.AbsentError] if some ranks did not call Split in time. A worker that replaces a lost one and has not joined
-// yet takes all ranks to have given its color and key.
+// [*failure.AbsentError] if some ranks did not call Split in time.
+//
+// A worker that replaces a lost one cannot ask the other ranks before it joins them. Split then forms its new group as if
+// all ranks had given the same color and key.
 func (pg *ProcessGroup) Split(ctx context.Context, color, key int) (*ProcessGroup, error) {
 	pg.startMu.Lock()
 	pg.splits++

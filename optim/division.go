@@ -113,9 +113,9 @@ func (o *Muon) DivideParts(rank, size int, exchange func(ms []Matrix, back bool)
 	})
 }
 
-// divide divides the work of the following steps. It calls place for each type of matrices, with the matrices of each rank,
-// to fill division.matrices. It goes from the largest matrix to the smallest, and deals each to the rank with the least work
-// so far.
+// divide decides which rank orthogonalizes each matrix in the following steps. From the largest matrix to the smallest, it
+// gives each to the rank with the least work so far. Then it calls place for each element type with the matrices of each
+// rank; place fills division.matrices.
 func (o *Muon) divide(rank, size int, exchange func([]Matrix, bool) error, place func(d *division, dt device.DType, shares [][]*slot) error) error {
 	d := &division{muon: o, rank: rank, matrices: map[*slot]Matrix{}, exchange: exchange}
 	work := func(s *slot) int {

@@ -283,8 +283,8 @@ func (m *Meter) Note(values ...Value) {
 	m.forget(now)
 }
 
-// keep writes numbers to the file and reports them to the page. After an error it says so and writes nothing more, because
-// a training run must not fail because of its log.
+// keep writes numbers to the file and reports them to the page. If the file cannot be written, keep logs a warning and writes
+// no more to it: a training run must not fail because of its log.
 func (m *Meter) keep(now time.Time, values []Value) {
 	if m.file != nil && m.err == nil {
 		if m.err = m.file.write(now, m.steps, values); m.err != nil {

@@ -6,8 +6,8 @@
 //	go run ./bench/conv --threads 1
 //
 // It starts bench/torch_conv.py, and the two measure each shape in turn, in float32. It prints a table with the least
-// times of goddp in milliseconds, and their ratios to PyTorch's; for the first layer of a network without the gradient
-// of its images, which it does not compute. With one thread, times are of the processor.
+// times of goddp in milliseconds, and their ratios to PyTorch's. The first layer of a network needs no gradient of its
+// images, so that time is left out. With one thread, the times are processor times, otherwise wall times.
 package main
 
 import (

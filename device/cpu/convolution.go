@@ -111,7 +111,7 @@ func withColumns[T float](n int, f func(cols []T)) {
 	f(device.Elements[T](device.NewTensor(device.HostBuffer(*mem, nil), dt, n)))
 }
 
-// gemmOf computes the product p of x and y with so many threads, or with one. Sizes may be 0.
+// gemmOf computes dst = alpha·op(x)·op(y) + beta·dst. It divides a large product among the given number of threads. Sizes may be 0.
 func gemmOf[T float](k *kernelSet, threads int, p product, alpha T, x, y []T, beta T, dst []T) {
 	if p.m == 0 || p.n == 0 {
 		return

@@ -57,7 +57,7 @@ func taps(w *kernels.Window, axis, position, n int) (from, to int) {
 func maxPool[T float](k *kernelSet, z operand.PoolSizes, dst, index, x device.Tensor, w kernels.Window) {
 	d, at, xs := device.Elements[T](dst), device.Elements[int32](index), device.Elements[T](x)
 	n, width := planes(z, w.ChannelsLast)
-	// The windows from before to after-1 of a row are as wide as the first one that is not cut off.
+	// The windows of a row with the indices before to after-1 are whole. The others reach into the padding.
 	before := (w.Padding[1] + w.Stride[1] - 1) / w.Stride[1]
 	after := max(min((z.W+w.Padding[1]-w.Dilation[1]*(w.Kernel[1]-1)-1)/w.Stride[1]+1, z.OW), before)
 	k.each(n*z.OH, z.OW*width*w.Kernel[0]*w.Kernel[1], func(lo, hi int) {

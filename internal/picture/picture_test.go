@@ -8,7 +8,7 @@ import (
 	"gonum.org/v1/plot/vg"
 )
 
-// A long text in a legend keeps its begin and its end. It has room in the row.
+// A long text in a legend is shortened in the middle, so that it fits into the row.
 func TestLegendOfLongText(t *testing.T) {
 	style := TextStyle(New(), color.Black)
 	legend := Legend{{Text: "run", Length: 10}, {Text: "begin" + strings.Repeat(" of a long name", 20) + " to its end", Length: 10}}

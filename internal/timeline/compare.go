@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// Comparison says what takes more or less time after a change than before it.
+// Comparison compares a report of a program before a change with one after it.
 type Comparison struct {
 	Before *Report `json:"before"`
 	After  *Report `json:"after"`
-	// Kernels are those of both, those first that have changed the most.
+	// Kernels are the kernels of both reports. Those whose times differ most come first.
 	Kernels []Change `json:"kernels"`
 }
 
-// Change is the time that the activities with one name took, as [Kernel] has it; 0 if there were none.
+// Change has the times of one kernel before and after: see Took of [Kernel]. A time is 0 if the report lacks the kernel.
 type Change struct {
 	Name   string        `json:"name"`
 	Before time.Duration `json:"before_ns"`
