@@ -20,8 +20,17 @@ import (
 type blasLt struct {
 	d     *gpuDevice
 	lib   *dl.Library
-	fns   *C.blaslt                  // in C's memory
-	plans map[product]*C.blaslt_plan // nil: cuBLAS has no kernel
+	fns   *C.blaslt             // in C's memory
+	plans map[product]*blasPlan // nil: cuBLAS has no kernel
+	raced int                   // the number of products whose algorithms have raced
+	// leastRaced is the least number of operations of such a product.
+	leastRaced float64
+}
+
+// blasPlan holds cuBLAS's descriptors of a product, and the algorithms for it.
+type blasPlan struct {
+	c       *C.blaslt_plan
+	settled bool // whether the algorithm is chosen
 }
 
 // product holds everything that cuBLAS's choice of an algorithm depends on. It uses cuBLAS's
@@ -68,7 +77,7 @@ func openBlasLt(d *gpuDevice) (*blasLt, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cuda: %w", err)
 	}
-	b := &blasLt{d: d, lib: lib, fns: (*C.blaslt)(C.calloc(1, C.sizeof_blaslt)), plans: map[product]*C.blaslt_plan{}}
+	b := &blasLt{d: d, lib: lib, fns: (*C.blaslt)(C.calloc(1, C.sizeof_blaslt)), plans: map[product]*blasPlan{}, leastRaced: leastRaced}
 	err = fill(lib, int(C.blaslt_count()),
 		func(i int) string { return C.GoString(C.blaslt_symbol(C.int(i))) },
 		func(i int, f unsafe.Pointer) { C.blaslt_set(b.fns, C.int(i), f) })
@@ -91,7 +100,7 @@ func (b *blasLt) version() uint64 { return uint64(C.blaslt_version(b.fns)) }
 func (b *blasLt) close() error {
 	for _, p := range b.plans {
 		if p != nil {
-			C.blaslt_plan_free(b.fns, p)
+			C.blaslt_plan_free(b.fns, p.c)
 		}
 	}
 	err := b.check("cublasLtDestroy", C.blaslt_destroy(b.fns, b.d.drv.fns, b.d.ctx))
@@ -113,7 +122,7 @@ func (b *blasLt) check(call string, status C.int) error {
 
 // plan returns the plan for a product. The first call for a product queries cuBLAS; later calls return the
 // same plan. The error is errUnsupported if cuBLAS has no kernel for the product.
-func (b *blasLt) plan(p product, bias, aux uint64) (*C.blaslt_plan, error) {
+func (b *blasLt) plan(p product, bias, aux uint64) (*blasPlan, error) {
 	if found, ok := b.plans[p]; ok {
 		if found == nil {
 			return nil, errUnsupported
@@ -137,8 +146,8 @@ func (b *blasLt) plan(p product, bias, aux uint64) (*C.blaslt_plan, error) {
 	if err := b.check("cublasLtMatmulAlgoGetHeuristic", status); err != nil {
 		return nil, err
 	}
-	b.plans[p] = made
-	return made, nil
+	b.plans[p] = &blasPlan{made, made.count == 1}
+	return b.plans[p], nil
 }
 
 // types returns cuBLAS's constants for the type of the elements, of the computation, and of the
@@ -169,11 +178,11 @@ type arguments struct {
 }
 
 // run enqueues a product.
-func (b *blasLt) run(s *gpuStream, p *C.blaslt_plan, a arguments) error {
+func (b *blasLt) run(s *gpuStream, p *blasPlan, a arguments) error {
 	work, err := s.workspace()
 	if err != nil {
 		return err
 	}
-	return s.enqueued(b.check("cublasLtMatmul", C.blaslt_run(b.fns, b.d.drv.fns, b.d.ctx, p, C.double(a.alpha), C.uint64_t(a.a), C.uint64_t(a.b),
+	return s.enqueued(b.check("cublasLtMatmul", C.blaslt_run(b.fns, b.d.drv.fns, b.d.ctx, p.c, C.double(a.alpha), C.uint64_t(a.a), C.uint64_t(a.b),
 		C.double(a.beta), C.uint64_t(a.c), C.uint64_t(a.d), C.uint64_t(a.bias), C.uint64_t(a.aux), C.uint64_t(work.Addr()), workspaceSize, s.handle)))
 }

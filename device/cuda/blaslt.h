@@ -20,6 +20,7 @@
 	X(cublasLtMatmulPreferenceSetAttribute, (uintptr_t, int, const void *, size_t)) \
 	X(cublasLtMatmulAlgoGetHeuristic, (uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, \
 		int, blaslt_found *, int *)) \
+	X(cublasLtMatmulAlgoConfigGetAttribute, (const blaslt_algo *, int, void *, size_t, size_t *)) \
 	X(cublasLtMatmul, (uintptr_t, uintptr_t, const void *, uint64_t, uintptr_t, uint64_t, uintptr_t, const void *, \
 		uint64_t, uintptr_t, uint64_t, uintptr_t, const blaslt_algo *, uint64_t, size_t, uintptr_t))
 
@@ -81,10 +82,12 @@ typedef struct {
 	size_t workspace;
 } blaslt_product;
 
+enum { BLASLT_WAYS = 8 };
+
 typedef struct {
 	uintptr_t op, a, b, d;
-	int scale, count;
-	blaslt_found found; // the best by cuBLAS's estimate
+	int scale, count, way;
+	blaslt_found found[BLASLT_WAYS]; // count algorithms, the best by cuBLAS's estimate first; products use found[way]
 } blaslt_plan;
 
 static inline void blaslt_plan_free(blaslt *t, blaslt_plan *p) {
@@ -137,7 +140,24 @@ static inline int blaslt_describe(blaslt *t, blaslt_plan *p, const blaslt_produc
 	TRY(t->cublasLtMatmulPreferenceSetAttribute(pref, ALIGN_C, &w->alignD, sizeof w->alignD));
 	TRY(t->cublasLtMatmulPreferenceSetAttribute(pref, ALIGN_D, &w->alignD, sizeof w->alignD));
 #undef TRY
-	return t->cublasLtMatmulAlgoGetHeuristic(t->handle, p->op, p->a, p->b, p->d, p->d, pref, 1, &p->found, &p->count);
+	return t->cublasLtMatmulAlgoGetHeuristic(t->handle, p->op, p->a, p->b, p->d, p->d, pref, BLASLT_WAYS, p->found, &p->count);
+}
+
+// blaslt_split returns into how many parts an algorithm splits the inner dimension.
+static inline int32_t blaslt_split(blaslt *t, const blaslt_found *f) {
+	enum { SPLITK_NUM = 2 }; // cublasLtMatmulAlgoConfigAttributes_t
+	int32_t parts = 0;
+	size_t written;
+	t->cublasLtMatmulAlgoConfigGetAttribute(&f->algo, SPLITK_NUM, &parts, sizeof parts, &written);
+	return parts;
+}
+
+// blaslt_keep keeps the algorithms that split the inner dimension as the first one, which is kept in any case.
+static inline void blaslt_keep(blaslt *t, blaslt_plan *p) {
+	int kept = 1;
+	for (int i = 1; i < p->count; i++)
+		if (p->found[i].state == 0 && blaslt_split(t, &p->found[i]) == blaslt_split(t, p->found)) p->found[kept++] = p->found[i];
+	p->count = kept;
 }
 
 // blaslt_plan_new finds the algorithm for a product; BLASLT_NOT_SUPPORTED means that there is
@@ -151,10 +171,12 @@ static inline int blaslt_plan_new(blaslt *t, driver *d, uintptr_t ctx, const bla
 	p->scale = w->scale;
 	r = blaslt_describe(t, p, w, pref);
 	t->cublasLtMatmulPreferenceDestroy(pref);
-	if (r == 0 && (p->count == 0 || p->found.state != 0)) r = BLASLT_NOT_SUPPORTED;
+	if (r == 0 && (p->count == 0 || p->found[0].state != 0)) r = BLASLT_NOT_SUPPORTED;
 	if (r != 0) {
 		blaslt_plan_free(t, p);
 		p = NULL;
+	} else {
+		blaslt_keep(t, p);
 	}
 	*out = p;
 	return r;
@@ -172,7 +194,7 @@ static inline int blaslt_run(blaslt *t, driver *d, uintptr_t ctx, blaslt_plan *p
 	const float alpha32 = alpha, beta32 = beta;
 	const int wide = p->scale == R_64F;
 	return t->cublasLtMatmul(t->handle, p->op, wide ? (const void *)&alpha : &alpha32, a, p->a, b, p->b,
-		wide ? (const void *)&beta : &beta32, c, p->d, dst, p->d, &p->found.algo, workspace, size, stream);
+		wide ? (const void *)&beta : &beta32, c, p->d, dst, p->d, &p->found[p->way].algo, workspace, size, stream);
 }
 
 #endif

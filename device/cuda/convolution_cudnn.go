@@ -273,8 +273,8 @@ func (c *convs) choose(s *gpuStream, lib *cudnn, key convKey, ops convOperands) 
 		return nil, why
 	}
 	best := 0
-	if len(works) > 1 { // if race fails, it returns 0, the first plan
-		best, _, _ = c.k.d.race(s, len(works), func(i int) error { return c.run(s, works[i], ops) })
+	if len(works) > 1 {
+		best = c.k.d.race(s, len(works), func(i int) error { return c.run(s, works[i], ops) })
 	}
 	for i, p := range works {
 		if i != best {

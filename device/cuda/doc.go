@@ -80,9 +80,12 @@
 // types accumulate in float32. A Linear's bias is fused into the product's epilogue if cuBLAS has a fast kernel for
 // that. ReLU is not, because some of cuBLAS's 16-bit kernels turn NaN into 0. In a FeedForward of a 16-bit type, the
 // tanh approximation of GELU is fused into the first product, and its derivative into the product of the backward
-// pass. In float32 cuBLAS's GELU has errors of 4e-4, so a separate kernel computes it. cuBLAS's
-// heuristic chooses the algorithm once per shape, type and alignment. Enqueueing a product of a known shape allocates
-// nothing.
+// pass. In float32 cuBLAS's GELU has errors of 4e-4, so a separate kernel computes it.
+//
+// cuBLAS's heuristic proposes several algorithms for each shape, type and alignment. The first large product of a shape
+// runs those that add in the order of the first one, checks that their results have its bits, and times them. Later
+// products use the fastest. So the choice depends on the machine and the moment, but no result does. Small products, and
+// those of shapes after the 64th, use the first one. Enqueueing a product of a known shape allocates nothing.
 //
 // # Attention
 //

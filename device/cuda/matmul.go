@@ -50,6 +50,9 @@ func (k *kernelSet) multiply(st device.Stream, p product, dst device.Tensor, acc
 	s := k.d.stream(st)
 	a := k.complete(&p, dst, acc, x, y, e)
 	plan, err := k.blas.plan(p, a.bias, a.aux)
+	if err == nil && !plan.settled && acc.Beta == 0 {
+		err = k.settle(s, p, plan, dst, a)
+	}
 	if err != nil {
 		return err
 	}

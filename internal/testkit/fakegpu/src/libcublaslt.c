@@ -1,6 +1,7 @@
 // A fake libcublasLt that computes products on the host as cuBLAS's documentation defines them:
 // column-major, D = alpha·op(A)·op(B) + beta·C, with an epilogue. It sums in double. The products
-// run on their stream.
+// run on their stream. It proposes four algorithms: one that is like the first, one that splits the inner dimension, and one
+// that is fast because it computes nothing.
 #include "elements.h"
 #include "observe.h"
 #include <math.h>
@@ -16,7 +17,9 @@ int fakegpu_enqueue_kernel(void *stream, void (*run)(void *), void *arg, void (*
 
 typedef struct { int scale; int32_t ta, tb, epilogue; char *bias, *aux; int64_t ld_aux; } operation;
 typedef struct { int type; uint64_t rows, cols; int64_t ld; int32_t batch; int64_t offset; } layout;
-typedef struct { struct { uint64_t data[8]; } algo; size_t workspace; int state; float waves; int reserved[4]; } found;
+typedef struct { uint64_t data[8]; } algorithm; // data[0] is one of these
+enum { FIRST, LIKE_FIRST, SPLIT, WRONG, ALGORITHMS };
+typedef struct { algorithm algo; size_t workspace; int state; float waves; int reserved[4]; } found;
 
 int cublasLtCreate(void **handle) { return *handle = malloc(1), OK; }
 int cublasLtDestroy(void *handle) { return free(handle), OK; }
@@ -88,12 +91,18 @@ static int check(const operation *op, const layout *a, const layout *b, const la
 
 int cublasLtMatmulAlgoGetHeuristic(void *handle, operation *op, layout *a, layout *b, layout *c, layout *d, void *preference,
 		int most, found *into, int *count) {
-	(void)handle, (void)c, (void)preference, (void)most;
+	(void)handle, (void)c, (void)preference;
 	*count = 0;
 	int r = check(op, a, b, d);
 	if (r != OK) return r;
-	memset(into, 0, sizeof *into);
-	*count = 1;
+	for (; *count < most && *count < ALGORITHMS; ++*count) into[*count] = (found){.algo = {{*count}}};
+	return OK;
+}
+int cublasLtMatmulAlgoConfigGetAttribute(const algorithm *algo, int which, void *v, size_t size, size_t *written) {
+	enum { SPLITK_NUM = 2 };
+	const int32_t parts = algo->data[0] == SPLIT ? 2 : 1;
+	if (which != SPLITK_NUM || size != sizeof parts) return INVALID_VALUE;
+	memcpy(v, &parts, *written = size);
 	return OK;
 }
 
@@ -105,6 +114,7 @@ typedef struct {
 	double alpha, beta;
 	const char *A, *B, *C;
 	char *D;
+	uint64_t algorithm;
 } product;
 
 static double at(const char *x, const layout *l, int transposed, int64_t batch, uint64_t row, uint64_t col) {
@@ -128,8 +138,8 @@ static void multiply(void *arg) {
 	for (int64_t batch = 0; batch < p->d.batch; batch++) {
 		for (uint64_t j = 0; j < p->d.cols; j++) {
 			for (uint64_t i = 0; i < p->d.rows; i++) {
-				double sum = 0;
-				for (uint64_t l = 0; l < k; l++) sum += at(p->A, &p->a, p->op.ta, batch, i, l) * at(p->B, &p->b, p->op.tb, batch, l, j);
+				double sum = p->algorithm == SPLIT;
+				for (uint64_t l = 0; l < k && p->algorithm != WRONG; l++) sum += at(p->A, &p->a, p->op.ta, batch, i, l) * at(p->B, &p->b, p->op.tb, batch, l, j);
 				double v = p->alpha * sum;
 				if (p->beta != 0) v += p->beta * at(p->C, &p->c, 0, batch, i, j);
 				if (p->op.epilogue & BIAS) v += load_float(p->d.type, p->op.bias + i * size);
@@ -147,14 +157,14 @@ static void multiply(void *arg) {
 }
 
 int cublasLtMatmul(void *handle, operation *op, const void *alpha, const void *A, layout *a, const void *B, layout *b,
-		const void *beta, const void *C, layout *c, void *D, layout *d, const void *algo, void *workspace, size_t size, void *stream) {
-	(void)handle, (void)algo, (void)workspace, (void)size;
+		const void *beta, const void *C, layout *c, void *D, layout *d, const algorithm *algo, void *workspace, size_t size, void *stream) {
+	(void)handle, (void)workspace, (void)size;
 	int r = check(op, a, b, d);
 	if (r != OK) return r;
 	fakegpu_products++;
 	product *p = malloc(sizeof *p);
 	const int wide = op->scale == R_64F;
 	*p = (product){*op, *a, *b, *c, *d, wide ? *(const double *)alpha : *(const float *)alpha,
-		wide ? *(const double *)beta : *(const float *)beta, A, B, C, D};
+		wide ? *(const double *)beta : *(const float *)beta, A, B, C, D, algo->data[0]};
 	return fakegpu_enqueue_kernel(stream, multiply, p, free) == 0 ? OK : INVALID_VALUE;
 }
