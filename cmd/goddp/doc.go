@@ -9,6 +9,7 @@
 //	goddp plot run.jsonl -o curve.svg
 //	goddp page runs/one runs/two
 //	goddp tokens input.txt -o shards --tokenizer MODEL
+//	goddp generate MODEL 'What is DDP?'
 //	goddp merge MODEL ADAPTERS OUT
 //	goddp memory MODEL --batch 8 --recompute cheap --gpu 40
 //	goddp gguf MODEL model.gguf --type q8_0

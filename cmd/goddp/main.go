@@ -35,6 +35,7 @@ var commands = []command{
 	{"plot", "draw the curves of training runs", plotRuns},
 	{"page", "show training runs that golaunch has kept, in a browser", showRuns},
 	{"tokens", "make token shards of text, by GPT-2's encoding or a model's tokenizer", makeTokens},
+	{"generate", "answer a prompt with a model, or chat with it", generateText},
 	{"merge", "merge adapters of low rank into their base model", mergeAdapters},
 	{"gguf", "write a model as a GGUF file, for llama.cpp", writeGGUF},
 	{"memory", "say whether training a model fits on a GPU, and what takes the memory", estimateMemory},
