@@ -76,6 +76,11 @@ func Open(dir string, opts *LoadOptions) (*Folder, error) {
 	return f, nil
 }
 
+// FilesDType returns the type of the first parameter in the files.
+func (f *Folder) FilesDType() device.DType {
+	return f.set.Tensors()[f.names[f.Model.Parameters()[0].Name()]].DType.Device()
+}
+
 // Close closes the files of a folder that Open opened.
 func (f *Folder) Close() error { return f.set.Close() }
 

@@ -19,7 +19,7 @@ import (
 func mergeAdapters(args []string) error {
 	var kind string
 	flags := newFlags("merge")
-	flags.StringVar(&kind, "type", "bfloat16", "`type` of the weights: float32, bfloat16, float16")
+	flags.StringVar(&kind, "type", "", "`type` of the weights: float32, bfloat16, float16 (default: that of BASE's files)")
 	if err := parse(flags, args, `Merge PEFT's adapters of low rank into their base model, converted to --type first: what
 merge_and_unload and save_pretrained do.
 
@@ -42,7 +42,7 @@ Exit codes: 0 OUT is written; 1 a folder cannot be read, or OUT not written; 2 u
 	if flags.NArg() != 3 {
 		return usagef("want three folders, got %d arguments", flags.NArg())
 	}
-	dt, ok := map[string]device.DType{"float32": device.Float32, "bfloat16": device.BFloat16, "float16": device.Float16}[kind]
+	dt, ok := map[string]device.DType{"": device.Invalid, "float32": device.Float32, "bfloat16": device.BFloat16, "float16": device.Float16}[kind]
 	if !ok {
 		return usagef("--type %s: want float32, bfloat16 or float16", kind)
 	}
@@ -54,6 +54,16 @@ func merge(ctx context.Context, dev device.Device, dt device.DType, base, adapte
 	for _, from := range []string{base, adapters} {
 		if same(from, out) {
 			return fmt.Errorf("merging to %s: the folder is to be read, want another one", out)
+		}
+	}
+	if dt == device.Invalid {
+		f, err := hf.Open(base, nil)
+		if err != nil {
+			return err
+		}
+		dt = f.FilesDType()
+		if err := f.Close(); err != nil {
+			return err
 		}
 	}
 	f, err := hf.Load(base, dev, &hf.LoadOptions{DType: dt})

@@ -27,7 +27,7 @@ func TestMerge(t *testing.T) {
 	if err := a.Merge(); err != nil {
 		t.Fatal(err)
 	}
-	if code, out, stderr := goddp(t, "merge", base, adapters, merged, "--type", "float32"); code != 0 {
+	if code, out, stderr := goddp(t, "merge", base, adapters, merged); code != 0 {
 		t.Fatalf("exit code %d: %s%s", code, out, stderr)
 	}
 	ids := autograd.FromSlice(dev, []int64{1, 2, 3, 4}, 1, 4)
