@@ -20,9 +20,10 @@ const (
 	mostRaced  = 64  // products, which bounds the time that a program with ever new shapes spends
 )
 
-// settle chooses the algorithm of a plan for a product with result dst, and leaves dst undefined. It runs each algorithm,
-// and lets those race whose result has the hash of the first one's. If something fails, the first one is chosen. During a
-// graph capture, or on another stream than Compute, settle does nothing, and a later product settles the plan.
+// settle chooses the algorithm of a plan for a product with result dst, and leaves dst undefined unless the product adds to
+// it. It runs each algorithm, and lets those race whose result has the hash of the first one's. If something fails, the
+// first one is chosen. During a graph capture, or on another stream than Compute, settle does nothing, and a later product
+// settles the plan.
 func (k *kernelSet) settle(s *gpuStream, p product, plan *blasPlan, dst device.Tensor, a arguments) error {
 	if s != k.d.compute {
 		return nil
@@ -35,6 +36,14 @@ func (k *kernelSet) settle(s *gpuStream, p product, plan *blasPlan, dst device.T
 		return nil
 	}
 	k.blas.raced++
+	if a.beta != 0 {
+		scratch, err := k.scratch(&dst)
+		if err != nil {
+			return nil
+		}
+		defer k.d.Free(scratch)
+		a.beta, a.c, a.d = 0, k.addr(dst), k.addr(dst)
+	}
 	run := func(way int) error {
 		plan.c.way = C.int(way)
 		return k.blas.run(s, plan, a)

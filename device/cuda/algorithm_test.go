@@ -35,7 +35,8 @@ func checkAlgorithms(t *testing.T, m, n, inner int) {
 			ok(t, k.Normal(s, w, 0, 1, 2, 0))
 			ok(t, k.Linear(s, y, x, w, device.Tensor{}, kernels.NoActivation))
 			ok(t, k.MatMul(s, dx, device.Store, y, false, w, false))
-			ok(t, k.MatMul(s, dw, device.Accum{Alpha: 0.5}, y, true, x, false))
+			ok(t, k.Fill(s, dw, 1))
+			ok(t, k.MatMul(s, dw, device.Accum{Alpha: 0.5, Beta: 1}, y, true, x, false))
 			for _, r := range []device.Tensor{y, dx, dw} {
 				b := make([]byte, r.Bytes())
 				ok(t, d.CopyOut(t.Context(), s, b, r.Buf))

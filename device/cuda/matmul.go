@@ -50,7 +50,7 @@ func (k *kernelSet) multiply(st device.Stream, p product, dst device.Tensor, acc
 	s := k.d.stream(st)
 	a := k.complete(&p, dst, acc, x, y, e)
 	plan, err := k.blas.plan(p, a.bias, a.aux)
-	if err == nil && !plan.settled && acc.Beta == 0 {
+	if err == nil && !plan.settled {
 		err = k.settle(s, p, plan, dst, a)
 	}
 	if err != nil {
