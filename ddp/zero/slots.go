@@ -375,7 +375,8 @@ func (s *shards) setParts(areDivided bool) {
 // Whole calls f with all parameters whole on all ranks, so that f may read and write them on each rank by itself, for
 // example to evaluate the model on one rank or to load weights. In stages 1 and 2 they always are. All ranks call Whole;
 // the parameters must be equal on all ranks when f returns. Meanwhile the parameters have memory of their own, as much
-// as in stage 1. f must not run a backward pass.
+// as in stage 1; views that f makes are valid until it returns, and views from before do not see that memory. f must not run
+// a backward pass.
 func (m *Model) Whole(f func() error) error {
 	s := m.shards
 	if len(s.flow.slots) == 0 || s.flow.isWhole {

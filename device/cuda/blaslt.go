@@ -22,9 +22,7 @@ type blasLt struct {
 	lib   *dl.Library
 	fns   *C.blaslt             // in C's memory
 	plans map[product]*blasPlan // nil: cuBLAS has no kernel
-	raced int                   // the number of products whose algorithms have raced
-	// leastRaced is the least number of operations of such a product.
-	leastRaced float64
+	races races
 }
 
 // blasPlan holds cuBLAS's descriptors of a product, and the algorithms for it.
@@ -77,7 +75,7 @@ func openBlasLt(d *gpuDevice) (*blasLt, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cuda: %w", err)
 	}
-	b := &blasLt{d: d, lib: lib, fns: (*C.blaslt)(C.calloc(1, C.sizeof_blaslt)), plans: map[product]*blasPlan{}, leastRaced: leastRaced}
+	b := &blasLt{d: d, lib: lib, fns: (*C.blaslt)(C.calloc(1, C.sizeof_blaslt)), plans: map[product]*blasPlan{}, races: races{least: leastRaced}}
 	err = fill(lib, int(C.blaslt_count()),
 		func(i int) string { return C.GoString(C.blaslt_symbol(C.int(i))) },
 		func(i int, f unsafe.Pointer) { C.blaslt_set(b.fns, C.int(i), f) })
@@ -134,7 +132,7 @@ func (b *blasLt) plan(p product, bias, aux uint64) (*blasPlan, error) {
 		rows: C.uint64_t(p.rows), cols: C.uint64_t(p.cols), inner: C.uint64_t(p.inner),
 		epilogue: p.epilogue, bias: C.uint64_t(bias), aux: C.uint64_t(aux), workspace: workspaceSize,
 		alignA: C.uint32_t(p.alignA), alignB: C.uint32_t(p.alignB), alignD: C.uint32_t(p.alignD),
-		batch: C.int32_t(p.batch), strideA: C.int64_t(p.strideA), strideB: C.int64_t(p.strideB), strideD: C.int64_t(p.strideD),
+		ways: C.int(b.races.ways(p)), batch: C.int32_t(p.batch), strideA: C.int64_t(p.strideA), strideB: C.int64_t(p.strideB), strideD: C.int64_t(p.strideD),
 	}
 	w._type, w.compute, w.scale = p.types()
 	var made *C.blaslt_plan

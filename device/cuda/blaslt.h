@@ -68,6 +68,8 @@ static inline int blaslt_destroy(blaslt *t, driver *d, uintptr_t ctx) {
 	return t->cublasLtDestroy(t->handle);
 }
 
+enum { BLASLT_WAYS = 8 };
+
 // A product in cuBLAS's terms: column-major, D [rows cols] = A · B + C.
 typedef struct {
 	int type, compute, scale;     // cudaDataType, cublasComputeType_t, cudaDataType
@@ -80,9 +82,8 @@ typedef struct {
 	int32_t batch;                // how many products, and how many elements apart their operands are
 	int64_t strideA, strideB, strideD;
 	size_t workspace;
+	int ways;                     // how many algorithms are wanted, at most BLASLT_WAYS
 } blaslt_product;
-
-enum { BLASLT_WAYS = 8 };
 
 typedef struct {
 	uintptr_t op, a, b, d;
@@ -140,10 +141,10 @@ static inline int blaslt_describe(blaslt *t, blaslt_plan *p, const blaslt_produc
 	TRY(t->cublasLtMatmulPreferenceSetAttribute(pref, ALIGN_C, &w->alignD, sizeof w->alignD));
 	TRY(t->cublasLtMatmulPreferenceSetAttribute(pref, ALIGN_D, &w->alignD, sizeof w->alignD));
 #undef TRY
-	return t->cublasLtMatmulAlgoGetHeuristic(t->handle, p->op, p->a, p->b, p->d, p->d, pref, BLASLT_WAYS, p->found, &p->count);
+	return t->cublasLtMatmulAlgoGetHeuristic(t->handle, p->op, p->a, p->b, p->d, p->d, pref, w->ways, p->found, &p->count);
 }
 
-// blaslt_split returns into how many parts an algorithm splits the inner dimension.
+// blaslt_split returns into how many parts an algorithm splits the inner dimension; if it is not known, 0 or less.
 static inline int32_t blaslt_split(blaslt *t, const blaslt_found *f) {
 	enum { SPLITK_NUM = 2 }; // cublasLtMatmulAlgoConfigAttributes_t
 	int32_t parts = 0;
@@ -152,11 +153,13 @@ static inline int32_t blaslt_split(blaslt *t, const blaslt_found *f) {
 	return parts;
 }
 
-// blaslt_keep keeps the algorithms that split the inner dimension as the first one, which is kept in any case.
+// blaslt_keep keeps the first algorithm, and those that split the inner dimension into as many parts.
 static inline void blaslt_keep(blaslt *t, blaslt_plan *p) {
 	int kept = 1;
-	for (int i = 1; i < p->count; i++)
-		if (p->found[i].state == 0 && blaslt_split(t, &p->found[i]) == blaslt_split(t, p->found)) p->found[kept++] = p->found[i];
+	for (int i = 1; i < p->count; i++) {
+		const int32_t parts = blaslt_split(t, &p->found[i]);
+		if (p->found[i].state == 0 && parts > 0 && parts == blaslt_split(t, p->found)) p->found[kept++] = p->found[i];
+	}
 	p->count = kept;
 }
 

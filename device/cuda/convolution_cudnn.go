@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 	"unsafe"
 
 	"github.com/goddp/goddp/device"
@@ -274,7 +275,7 @@ func (c *convs) choose(s *gpuStream, lib *cudnn, key convKey, ops convOperands) 
 	}
 	best := 0
 	if len(works) > 1 {
-		best = c.k.d.race(s, len(works), func(i int) error { return c.run(s, works[i], ops) })
+		best = c.k.d.race(s, len(works), 3*time.Millisecond, func(i int) error { return c.run(s, works[i], ops) })
 	}
 	for i, p := range works {
 		if i != best {

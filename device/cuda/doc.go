@@ -83,9 +83,10 @@
 // pass. In float32 cuBLAS's GELU has errors of 4e-4, so a separate kernel computes it.
 //
 // cuBLAS's heuristic proposes several algorithms for each shape, type and alignment. The first large product of a shape
-// runs those that add in the order of the first one, checks that their results have its bits, and times them. Later
-// products use the fastest. So the choice depends on the machine and the moment, but no result does. Small products, and
-// those of shapes after the 64th, use the first one. Enqueueing a product of a known shape allocates nothing.
+// runs those that split the inner dimension as the first one does, compares the bits of their results with its, and times
+// those that agree. Later products, also captured ones, use the fastest. So the choice depends on the machine and the
+// moment, but results do not. Small products, and shapes after the 64th, use the first one. Enqueueing a product of a
+// known shape allocates nothing.
 //
 // # Attention
 //
@@ -123,9 +124,9 @@
 // CUDA loads kernels lazily, and loading can wait for all work in flight while it holds the context's lock. If that
 // work includes a collective that waits for a peer, the host would hang, and could not even abort the collective.
 // Therefore Open loads all of this package's kernels, by getting their handles. Callers of gpuDevice.Compile must
-// also call it before the first collective. cuBLAS loads a kernel at the first product that uses it. In a forward
-// pass, that is before the step's first collective. For the backward pass, the first Linear of a shape that records
-// gradients runs the products of its gradients once, in scratch memory (PrepareLinearGrad). A plain MatMul is not
-// prepared. Attention and the gradients of a convolution are prepared before their forward pass (PrepareAttention,
-// PrepareConv2d).
+// also call it before the first collective. cuBLAS loads kernels at the first product of a shape. In a forward pass, that
+// is before the step's first collective, except in stage 3 of package ddp/zero. For the backward pass, the first Linear of
+// a shape that records gradients runs the products of its gradients once, in scratch memory (PrepareLinearGrad). A plain
+// MatMul is not prepared. Attention and the gradients of a convolution are prepared before their forward pass
+// (PrepareAttention, PrepareConv2d).
 package cuda

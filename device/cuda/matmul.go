@@ -51,7 +51,7 @@ func (k *kernelSet) multiply(st device.Stream, p product, dst device.Tensor, acc
 	a := k.complete(&p, dst, acc, x, y, e)
 	plan, err := k.blas.plan(p, a.bias, a.aux)
 	if err == nil && !plan.settled {
-		err = k.settle(s, p, plan, dst, a)
+		err = k.settle(s, plan, dst, e.aux, a)
 	}
 	if err != nil {
 		return err

@@ -16,20 +16,20 @@ import (
 // the fastest.
 const (
 	raceRounds = 7
-	raceWarm   = 2                      // warm-up rounds
-	raceTime   = 200 * time.Microsecond // minimum time of runs that are timed together
-	raceRuns   = 64                     // the maximum number of such runs
-	raceBehind = 1.1                    // an alternative that took more than this multiple of the least time is dropped
-	raceGain   = 0.98                   // an alternative must take less than this fraction of the default's time
+	raceWarm   = 2    // warm-up rounds
+	raceRuns   = 64   // the maximum number of such runs
+	raceBehind = 1.1  // an alternative that took more than this multiple of the least time is dropped
+	raceGain   = 0.98 // an alternative must take less than this fraction of the default's time
 	raceWait   = 20 * time.Second
 )
 
-// race times several alternatives, and returns the index of the fastest. The function run enqueues an alternative on
-// s. race returns 0, the default, unless another alternative is clearly faster, and if the race could not be completed.
+// race times several alternatives, and returns the index of the fastest. The function run enqueues an alternative on s;
+// each time is of as many runs as take at least `together`. race returns 0, the default, if no other alternative is clearly
+// faster, or if the race could not be completed.
 //
 // race blocks the host until the stream has run the race, for a bounded time. No collective that
 // the stream waits for should be running.
-func (d *gpuDevice) race(s *gpuStream, ways int, run func(way int) error) (best int) {
+func (d *gpuDevice) race(s *gpuStream, ways int, together time.Duration, run func(way int) error) (best int) {
 	ctx, cancel := context.WithTimeout(d.life, raceWait)
 	defer cancel()
 	// lap returns how long each of some alternatives takes, on average of several runs.
@@ -76,30 +76,32 @@ func (d *gpuDevice) race(s *gpuStream, ways int, run func(way int) error) (best 
 	if err != nil {
 		return 0
 	}
-	runs := int(min(raceTime/max(one[0], 1)+1, raceRuns))
+	runs := int(min(together/max(one[0], 1)+1, raceRuns))
 	racing := make([]int, ways)
 	for way := range racing {
 		racing[way] = way
 	}
-	times := make([][]time.Duration, ways)
+	times, least := make([][]time.Duration, ways), make([]time.Duration, ways)
 	for round := range raceRounds {
 		took, err := lap(racing, runs)
 		if err != nil {
 			return 0
 		}
-		if round >= raceWarm {
-			for i, way := range racing {
+		fastest := slices.Min(took)
+		for i, way := range racing {
+			if round == 0 || took[i] < least[way] {
+				least[way] = took[i]
+			}
+			if round >= raceWarm {
 				times[way] = append(times[way], took[i])
 			}
+			fastest = min(fastest, least[way])
 		}
-		limit := time.Duration(raceBehind * float64(slices.Min(took)))
-		ahead := racing[:0]
-		for i, way := range racing {
-			if way == 0 || took[i] <= limit {
-				ahead = append(ahead, way)
-			}
+		if round == 0 {
+			continue // something else may have disturbed this lap
 		}
-		if racing = ahead; len(racing) == 1 {
+		racing = slices.DeleteFunc(racing, func(way int) bool { return way > 0 && float64(least[way]) > raceBehind*float64(fastest) })
+		if len(racing) == 1 {
 			return 0
 		}
 	}
@@ -107,11 +109,10 @@ func (d *gpuDevice) race(s *gpuStream, ways int, run func(way int) error) (best 
 		slices.Sort(times[way])
 		return times[way][len(times[way])/2]
 	}
-	least := median(0)
-	limit := time.Duration(raceGain * float64(least))
+	limit := time.Duration(raceGain * float64(median(0)))
 	for _, way := range racing {
-		if t := median(way); t < least && t < limit {
-			best, least = way, t
+		if t := median(way); t < limit {
+			best, limit = way, t
 		}
 	}
 	return best

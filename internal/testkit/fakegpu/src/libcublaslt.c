@@ -107,6 +107,7 @@ int cublasLtMatmulAlgoConfigGetAttribute(const algorithm *algo, int which, void 
 }
 
 int32_t fakegpu_products; // number of products so far
+int32_t fakegpu_first_is_slow; // whether the first algorithm takes eight times as long as the second
 
 typedef struct {
 	operation op;
@@ -138,8 +139,12 @@ static void multiply(void *arg) {
 	for (int64_t batch = 0; batch < p->d.batch; batch++) {
 		for (uint64_t j = 0; j < p->d.cols; j++) {
 			for (uint64_t i = 0; i < p->d.rows; i++) {
-				double sum = p->algorithm == SPLIT;
-				for (uint64_t l = 0; l < k && p->algorithm != WRONG; l++) sum += at(p->A, &p->a, p->op.ta, batch, i, l) * at(p->B, &p->b, p->op.tb, batch, l, j);
+				double sum;
+				for (int times = p->algorithm == FIRST && fakegpu_first_is_slow ? 8 : 1; times > 0; times--) {
+					sum = p->algorithm == SPLIT;
+					for (uint64_t l = 0; l < k && p->algorithm != WRONG; l++)
+						sum += at(p->A, &p->a, p->op.ta, batch, i, l) * at(p->B, &p->b, p->op.tb, batch, l, j);
+				}
 				double v = p->alpha * sum;
 				if (p->beta != 0) v += p->beta * at(p->C, &p->c, 0, batch, i, j);
 				if (p->op.epilogue & BIAS) v += load_float(p->d.type, p->op.bias + i * size);
