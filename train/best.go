@@ -88,9 +88,6 @@ func (r *run) judge(ctx context.Context, values []progress.Value) (isBest bool, 
 	if isBest = !isKnown && r.isBest(); isBest {
 		r.saved = 0 // a checkpoint of this step that is there already is not marked as the best
 	}
-	if r.isPatienceOver() && !isKnown && r.pg.Rank() == 0 {
-		r.pg.Log().Info("train: the run ends early, because no evaluation was better", "value", r.Best, "best", r.standing.Best, "step", r.standing.BestStep, "evaluations", r.standing.Waited)
-	}
 	return isBest, nil
 }
 

@@ -1,9 +1,11 @@
 package train_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,13 +20,14 @@ import (
 
 // The best checkpoint stays beside the last one, and the run ends after 4 evaluations without a better value. A run that
 // resumes within these ends at the same step with the same parameters. Started again it makes no step, unless it has
-// more patience. All ranks use rank 0's values.
+// more patience. Each time it logs why it ends. All ranks use rank 0's values.
 func TestBestAndPatience(t *testing.T) {
 	scores := map[int]float64{2: 5, 4: 3, 6: 4, 8: 3.5, 10: 3.2, 12: 3.1, 14: 2.5, 16: 2.6, 18: 2.7}
 	given := errors.New("given up")
 	for _, sharded := range []bool{false, true} {
 		dir, whole := t.TempDir(), t.TempDir()
-		commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		var log bytes.Buffer
+		commtest.OnRanks(t, 2, &comm.Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, func(pg *comm.ProcessGroup) error {
 			run := func(dir string, patience, failing int) (params []float64, batches int, best []int, err error) {
 				params, err = trained(t.Context(), pg, sharded, 5, func(c *train.Config) {
 					c.Checkpoints, c.SaveEvery, c.Keep, c.EvaluateEvery = dir, 3, 1, 2
@@ -74,6 +77,9 @@ func TestBestAndPatience(t *testing.T) {
 			}
 			return nil
 		})
+		if n := strings.Count(log.String(), "ends early"); n != 3 { // of the whole run, the resumed one, and the one that had ended
+			t.Errorf("%d lines say that a run ends early, want 3, in\n%s", n, &log)
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/checkpoint"
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/internal/telemetry"
 	"github.com/goddp/goddp/progress"
 )
 
@@ -36,7 +37,9 @@ func (r *run) call(ctx context.Context, f func(context.Context, *Status) error, 
 		return
 	}
 	s.Step, s.Steps, s.Epoch = r.step, r.total, r.position.Epoch
-	if err := f(ctx, s); err != nil {
+	err := f(ctx, s)
+	r.lap(telemetry.Callback)
+	if err != nil {
 		r.wantsEnd = true
 		if !errors.Is(err, ErrStop) {
 			r.failed = errors.Join(r.failed, err)

@@ -58,7 +58,7 @@ func (r *run) lap(part string) {
 	begin := r.lapped
 	r.lapped = time.Now()
 	switch part {
-	case telemetry.Data, telemetry.Log, telemetry.Evaluation, telemetry.Checkpoint:
+	case telemetry.Data, telemetry.Log, telemetry.Evaluation, telemetry.Checkpoint, telemetry.Callback:
 		r.recorder.Add(profile.Span{Track: profile.Host, Name: part, Begin: profile.At(begin), End: profile.At(r.lapped)})
 	}
 }

@@ -239,6 +239,9 @@ func (r *run) train(ctx context.Context) (isStopped bool, err error) {
 			return stopped, err
 		}
 	}
+	if r.isPatienceOver() && r.pg.Rank() == 0 {
+		r.pg.Log().Info("train: the run ends early, because no evaluation was better", "value", r.Best, "best", r.standing.Best, "step", r.standing.BestStep, "evaluations", r.standing.Waited)
+	}
 	return false, nil
 }
 
@@ -531,8 +534,8 @@ func (r *run) evaluate(ctx context.Context, values ...progress.Value) error {
 	r.evaluated = r.step
 	r.work.skip(r.pg.Device())
 	r.meter.Note(append(values, measured...)...)
-	r.call(ctx, r.OnEvaluation, &Status{Values: measured, IsBest: isBest})
 	r.lap(telemetry.Evaluation)
+	r.call(ctx, r.OnEvaluation, &Status{Values: measured, IsBest: isBest})
 	return nil
 }
 

@@ -135,7 +135,7 @@ func (r *Run) sortedRanks() []int {
 // sortedParts returns the parts in the order in which a step makes them, and those of the program behind them.
 func (r *Run) sortedParts() []string {
 	own := []string{telemetry.Data, telemetry.Forward, telemetry.Backward, telemetry.Wait, telemetry.Optimizer, telemetry.Replay,
-		telemetry.Log, telemetry.Evaluation, telemetry.Checkpoint, telemetry.Other}
+		telemetry.Log, telemetry.Evaluation, telemetry.Checkpoint, telemetry.Callback, telemetry.Other}
 	place := func(name string) int {
 		if i := slices.Index(own, name); i >= 0 {
 			return i

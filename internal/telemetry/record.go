@@ -32,6 +32,7 @@ const (
 	Checkpoint = "checkpoint" // a checkpoint is saved
 	Evaluation = "evaluation" // the model is evaluated
 	Log        = "log"        // the loss is read and reduced for a line of the log
+	Callback   = "callback"   // a callback of the program runs
 	Other      = "other"      // everything else
 )
 
