@@ -121,6 +121,11 @@ func TestEnds(t *testing.T) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
+	for _, o := range []generate.Options{{Temperature: -1}, {Temperature: math.NaN()}, {TopK: -1}, {TopP: 1.5}, {TopP: math.NaN()}, {RepetitionPenalty: -1}} {
+		if _, err := g.Generate(t.Context(), prompts, &o); err == nil || !strings.Contains(err.Error(), "want none below 0, and TopP at most 1") {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
 	if _, err := generate.New(m, 1, 41); err == nil || !strings.Contains(err.Error(), "at most the model's 40 positions") {
 		t.Error(err)
 	}
