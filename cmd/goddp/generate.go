@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/goddp/goddp/comm"
@@ -69,8 +70,13 @@ Exit codes: 0 answered; 1 MODEL cannot be read, or a prompt is too long; 2 usage
 	if flags.NArg() < 1 || flags.NArg() > 2 {
 		return usagef("want the folder of a model, and perhaps a prompt in quotes, got %d arguments", flags.NArg())
 	}
-	if t.options.MaxTokens < 1 || t.positions < 2 {
+	switch {
+	case t.options.MaxTokens < 1 || t.positions < 2:
 		return usagef("--max-tokens %d and --context %d: want at least 1 and 2", t.options.MaxTokens, t.positions)
+	case (flags.Changed("top-k") || flags.Changed("top-p")) && !flags.Changed("temperature"):
+		return usagef("--top-k %d and --top-p %v without --temperature, which is 0: want one above 0, for example 1", t.options.TopK, t.options.TopP)
+	case slices.Contains(t.stop, ""):
+		return usagef("--stop '': want a text")
 	}
 	dev, err := comm.OpenDevice(nil)
 	if err != nil {
@@ -87,6 +93,9 @@ Exit codes: 0 answered; 1 MODEL cannot be read, or a prompt is too long; 2 usage
 
 // load reads the model and what belongs to it.
 func (t *talk) load(dev device.Device, dir, adapters, system string, raw bool) (err error) {
+	if _, err = hf.NewModel(dir, ""); err != nil { // before a tokenizer is missed in a folder of adapters
+		return err
+	}
 	if t.tok, err = tokenizer.Load(dir); err != nil {
 		return err
 	}
@@ -141,6 +150,9 @@ func (t *talk) answerLines(ctx context.Context, in *os.File) error {
 			}
 		}
 		if errors.Is(err, io.EOF) {
+			if terminal.Columns(in) > 0 {
+				fmt.Fprintln(os.Stderr) // behind the prompt
+			}
 			return nil
 		}
 		if err != nil {
@@ -152,6 +164,11 @@ func (t *talk) answerLines(ctx context.Context, in *os.File) error {
 // answer prints the answer to a text. In a chat it becomes a part of what later answers are based on.
 func (t *talk) answer(ctx context.Context, text string) error {
 	tokens, err := chat.Prompt(t.tok, nil, text)
+	o, last, n := t.options, -1, 0
+	o.OnToken = func(_, id int) bool {
+		last, n = id, n+1
+		return true
+	}
 	if t.template != nil {
 		t.messages = append(t.messages, chat.Text("user", text))
 		var rendered string
@@ -166,11 +183,15 @@ func (t *talk) answer(ctx context.Context, text string) error {
 	}
 	var answer strings.Builder
 	pieces := t.tok.Stream(&tokenizer.DecodeOptions{SkipSpecialTokens: true})
-	err = t.g.Text(ctx, tokens, pieces, t.stop, &t.options, func(text string) {
+	err = t.g.Text(ctx, tokens, pieces, t.stop, &o, func(text string) {
 		answer.WriteString(text)
 		fmt.Fprint(stdout, text)
 	})
 	fmt.Fprintln(stdout)
+	isFull := n == o.MaxTokens || len(tokens)+n > t.positions
+	if err == nil && t.template != nil && isFull && !slices.Contains(o.Stop, last) {
+		fmt.Fprintf(os.Stderr, "goddp generate: the answer is cut after %d tokens, %d with those before (--max-tokens, --context)\n", n, len(tokens)+n)
+	}
 	t.messages = append(t.messages, chat.Text("assistant", answer.String()))
 	return err
 }

@@ -47,8 +47,9 @@ func TestGenerate(t *testing.T) {
 	defer func(before *os.File) { os.Stdin = before }(os.Stdin)
 	os.Stdin = file
 	code, out, stderr := goddp(t, "generate", dir, "--max-tokens", "2")
-	if want := "the prompt has 16 tokens with those before, want 1 to 15"; code != 1 || strings.Count(out, "\n") != 2 || !strings.Contains(stderr, want) {
-		t.Errorf("of three lines: exit code %d, %q, %s, want two answers and %q", code, out, stderr, want)
+	cut, want := "the answer is cut after 2 tokens, ", "the prompt has 16 tokens with those before, want 1 to 15"
+	if code != 1 || strings.Count(out, "\n") != 2 || strings.Count(stderr, cut) != 2 || !strings.Contains(stderr, want) {
+		t.Errorf("of three lines: exit code %d, %q, %s, want two answers, %q for both, and %q", code, out, stderr, cut, want)
 	}
 
 	adapters := t.TempDir()
@@ -67,7 +68,9 @@ func TestGenerate(t *testing.T) {
 		{[]string{dir, "a", "--raw", "--system", "b"}, 2, "--system: want a model with a chat template"},
 		{[]string{dir, strings.Repeat("b", 17), "--raw"}, 1, "the prompt has 17 tokens with those before, want 1 to 15"},
 		{[]string{dir, "", "--raw"}, 1, "the prompt has 0 tokens"},
-		{[]string{t.TempDir(), "a"}, 1, "tokenizer.json: no such file"},
+		{[]string{dir, "a", "--top-p", "0.9"}, 2, "--top-k 0 and --top-p 0.9 without --temperature"},
+		{[]string{dir, "a", "--stop", ""}, 2, "--stop '': want a text"},
+		{[]string{adapters, "a"}, 1, "the folder has adapters, want a whole model"},
 	} {
 		if code, _, stderr := goddp(t, append([]string{"generate"}, c.args...)...); code != c.code || !strings.Contains(stderr, c.want) {
 			t.Errorf("%q: exit code %d, %s, want %d, %q", c.args, code, stderr, c.code, c.want)
