@@ -5,6 +5,7 @@ import (
 	"errors"
 	"runtime/debug"
 
+	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/gguf"
 	"github.com/goddp/goddp/hf"
 )
@@ -13,7 +14,7 @@ import (
 func writeGGUF(args []string) error {
 	var kind string
 	fs := newFlags("gguf")
-	fs.StringVar(&kind, "type", string(gguf.BF16), "`type` of the matrices: f32, f16, bf16, q8_0")
+	fs.StringVar(&kind, "type", "", "`type` of the matrices: f32, f16, bf16, q8_0 (default: f16 if DIR's are float16, else bf16)")
 	if err := parse(fs, args, `Write a model of the Hugging Face hub as a GGUF file, for llama.cpp and the programs
 built on it.
 
@@ -40,6 +41,12 @@ Exit codes: 0 it is written; 1 DIR cannot be read or converted, or FILE not writ
 	f, err := hf.Open(fs.Arg(0), nil)
 	if err != nil {
 		return err
+	}
+	if kind == "" {
+		kind = string(gguf.BF16)
+		if f.FilesDType() == device.Float16 {
+			kind = string(gguf.F16)
+		}
 	}
 	return errors.Join(gguf.Write(context.Background(), fs.Arg(1), f.Model, f.Dir, gguf.Type(kind)), f.Close())
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -68,6 +69,14 @@ func TestGGUF(t *testing.T) {
 	}
 	if !bytes.Equal(must.New(os.ReadFile(path)), must.New(os.ReadFile(want))) {
 		t.Error("the file differs from that of a loaded model")
+	}
+	half := t.TempDir()
+	f = must.New(hf.Load(dir, dev, &hf.LoadOptions{DType: device.Float16}))
+	if err := errors.Join(f.Save(t.Context(), half, nil), gguf.Write(t.Context(), want, f.Model, half, gguf.F16)); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, stderr := goddp(t, "gguf", half, path); code != 0 || !bytes.Equal(must.New(os.ReadFile(path)), must.New(os.ReadFile(want))) {
+		t.Errorf("exit code %d, %s: want the type of a model in float16", code, stderr)
 	}
 	for _, c := range []struct {
 		args []string
