@@ -170,7 +170,7 @@ func TestMisfitNamesTheLayer(t *testing.T) {
 		"h.0.0: Linear: shapes [2 5] and [4 4] do not fit (parameter h.0.0.weight)": func() { m.Forward(x, x) },
 		"nested.1.1: Add: shapes [2 3] and [7] do not fit":                          func() { nested.Forward(x) },
 		"layer 2: Linear: shapes [2 3] and [1 4] do not fit (parameter 2.weight)":   func() { unnamed(dev).Forward(x) },
-		"layer 0: Conv2d: shapes [1 6 6 3] and [8 4 3 2] do not fit (parameter 0.weight)": func() {
+		"layer 0: Conv2d: got shape [1 6 6 3], want [n h w 4], no smaller than the window, for the weight [8 4 3 2] (parameter 0.weight)": func() {
 			conv.Forward(autograd.Zeros(dev, device.Float32, 1, 6, 6, 3))
 		},
 	} {

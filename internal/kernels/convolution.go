@@ -1,6 +1,10 @@
 package kernels
 
-import "github.com/goddp/goddp/device"
+import (
+	"fmt"
+
+	"github.com/goddp/goddp/device"
+)
 
 // Window slides over images [h w]. Its sizes are along the first axis and along the second.
 type Window struct {
@@ -66,9 +70,22 @@ func (p Conv) Window(w device.Shape) Window {
 func (p Conv) Shape(x, w device.Shape) device.Shape {
 	out, fit := p.TryShape(x, w)
 	if !fit {
+		c, _, _ := ImageAxes(p.ChannelsLast)
+		if len(w) == 4 && p.Groups >= 1 && w[0]%p.Groups == 0 {
+			panic(p.Misfit(x, w, w[c]*p.Groups))
+		}
 		panic(&device.ShapeError{Op: "Conv2d", A: x, B: w})
 	}
 	return out
+}
+
+// Misfit returns the error of images of shape x that do not match a weight of shape w for the given number of channels.
+func (p Conv) Misfit(x, w device.Shape, channels int) error {
+	layout := "[n %d h w]"
+	if p.ChannelsLast {
+		layout = "[n h w %d]"
+	}
+	return &device.ShapeError{Op: "Conv2d", A: x, B: w, Want: fmt.Sprintf(layout+", no smaller than the window, for the weight %v", channels, w)}
 }
 
 // TryShape is Shape, but reports false if x and w do not match.
