@@ -102,6 +102,9 @@ func (g *Generator) generate(ctx context.Context, prompts [][]int, o *Options) (
 		if n := len(prompts[i]); n < 1 || n > g.positions {
 			return nil, fmt.Errorf("prompt %d has %d tokens, want 1 to %d", i, n, g.positions)
 		}
+		if first, last, v := slices.Min(prompts[i]), slices.Max(prompts[i]), g.model.Vocab(); first < 0 || last >= v {
+			return nil, fmt.Errorf("prompt %d has tokens from %d to %d, want 0 to %d, those of the model", i, first, last, v-1)
+		}
 		rows[i].tokens, rows[i].prompt = slices.Clone(prompts[i]), len(prompts[i])
 	}
 	var reader device.Stream // of the chosen tokens; nil if the host chooses, or on the CPU, which has no queue

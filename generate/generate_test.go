@@ -116,6 +116,7 @@ func TestEnds(t *testing.T) {
 	}
 	for want, prompts := range map[string][][]int{
 		"0 prompts, want 1 to 2": {}, "prompt 1 has 0 tokens, want 1 to 10": {{1}, {}}, "prompt 0 has 11 tokens": {make([]int, 11)},
+		"prompt 1 has tokens from 2 to 29, want 0 to 28, those of the model": {{1}, {29, 2}}, "tokens from -1 to 1,": {{1, -1}},
 	} {
 		if _, err := g.Generate(t.Context(), prompts, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
