@@ -10,8 +10,8 @@ func (k Kind) Advice() string {
 var advice = map[Kind]string{
 	Usage: "that call cannot be right whatever the other ranks do, and no rank has begun it: change the line that makes it.",
 	Mismatch: "ranks diverged: one took another branch, had fewer batches, or its tensors have another shape. " +
-		"Make every rank call the same collectives in the same order; with uneven batches run the training loop within model.Join (package ddp), " +
-		"and other collectives after it. " + jobenv.DebugVar + "=DETAIL stops each call until all ranks' agree.",
+		"Make every rank call the same collectives in the same order; with uneven batches run the training loop within model.Join, " +
+		"and other collectives after it, or use Lockstep (package ddp) if the model itself communicates, as SyncBatchNorm does. " + jobenv.DebugVar + "=DETAIL stops each call until all ranks' agree.",
 	Awaited: "that rank was in the call, and did not do its part: it was stopped (SIGSTOP, a debugger, a batch system), or starved of its processor; " +
 		"or its network was.",
 	Dead:      "look at how that process ended, in the launcher's report and its own output: an exception, the out-of-memory killer (SIGKILL), a crash in a library.",
