@@ -134,10 +134,11 @@ func (t *talk) load(dev device.Device, dir, adapters, system string, raw bool) (
 	return err
 }
 
-// answerLines answers each line of in.
+// answerLines answers each line of in. On a terminal the chat goes on without a line that has no answer.
 func (t *talk) answerLines(ctx context.Context, in *os.File) error {
+	isTerminal := terminal.Columns(in) > 0
 	prompt := func() {
-		if terminal.Columns(in) > 0 {
+		if isTerminal {
 			fmt.Fprint(os.Stderr, "> ")
 		}
 	}
@@ -145,12 +146,16 @@ func (t *talk) answerLines(ctx context.Context, in *os.File) error {
 	for prompt(); ; prompt() {
 		line, err := lines.ReadString('\n')
 		if text := strings.TrimSpace(line); text != "" {
-			if err := t.answer(ctx, text); err != nil {
+			before := t.messages
+			if err := t.answer(ctx, text); err != nil && !isTerminal {
 				return err
+			} else if err != nil {
+				fmt.Fprintln(os.Stderr, "goddp generate:", err)
+				t.messages = before
 			}
 		}
 		if errors.Is(err, io.EOF) {
-			if terminal.Columns(in) > 0 {
+			if isTerminal {
 				fmt.Fprintln(os.Stderr) // behind the prompt
 			}
 			return nil
