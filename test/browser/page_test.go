@@ -318,7 +318,7 @@ func TestKeptRunsAreCompared(t *testing.T) {
 	shown := exec.Command(command(t, "goddp"), "page", filepath.Join(dir, "fast"), filepath.Join(dir, "slow"))
 	line := testkit.Start(t, shown).Await(`^page: (http://\S+)$`, 1)
 	ctx := browser(t, strings.TrimPrefix(line.Text, "page: "))
-	await(t, ctx, loaded, `charts.get("loss")?.data?.length === 7 && charts.get("loss").data[0].at(-1) === 80`)
+	await(t, ctx, loaded, `charts.get("loss")?.data?.length === 7 && charts.get("loss").data[0].at(-1) === 80 && charts.get("loss").latest.textContent.split(" · ").length === 2`)
 	await(t, ctx, loaded, `document.getElementById("status").textContent === "succeeded" && document.getElementById("runs").children.length === 2`)
 	shoot(t, ctx, "compare-1600", 1600, false)
 }

@@ -375,13 +375,18 @@ async function drawCharts() {
     const x = c.data[0];
     const [min, max] = zoom || [0, lastStep()];
     c.u.batch(() => { c.u.setScale("x", {min, max}); scaleY(c, tables.length); });
-    const means = c.data[3].filter((v) => v !== null);
-    let latest = isTime(name) ? means[means.length - 1] : null, isBad = false;
-    for (const s of states) for (const l of s.latest) if (l.name === name) { latest = l.value; isBad = l.value === null; }
-    setText(c.latest, isBad ? "not finite" : format(name, latest));
+    let isBad = false;
+    const latest = states.map((s, run) => { // of each run, in the order of the legend
+      if (isTime(name)) return format(name, c.data[3 * run + 3].findLast((v) => v !== null));
+      const l = s.latest.find((l) => l.name === name);
+      if (l?.value !== null) return format(name, l?.value);
+      isBad = true;
+      return "not finite";
+    }).join(" · ");
+    setText(c.latest, latest);
     c.latest.className = isBad ? "latest bad" : "latest";
     const lo = Math.min(...c.data[1].filter((v) => v !== null)), hi = Math.max(...c.data[2].filter((v) => v !== null));
-    const text = !x.length ? `${title(name)}: no points` : `${title(name)}: ${format(name, latest)} now, ${format(name, lo)} to ${format(name, hi)} between steps ${x[0]} and ${x[x.length - 1]}. Plus and minus zoom, arrows move, 0 shows all steps.`;
+    const text = !x.length ? `${title(name)}: no points` : `${title(name)}: ${latest} now, ${format(name, lo)} to ${format(name, hi)} between steps ${x[0]} and ${x[x.length - 1]}. Plus and minus zoom, arrows move, 0 shows all steps.`;
     if (c.plot.getAttribute("aria-label") !== text) c.plot.setAttribute("aria-label", text);
   }));
 }
