@@ -9,7 +9,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"path/filepath"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
@@ -57,13 +56,6 @@ func run(ctx context.Context) error {
 	pg, err := comm.Init(ctx, nil)
 	if err = errors.Join(err, os.MkdirAll(*out, 0o777)); err != nil { // not after hours of training
 		return err
-	}
-	other := "adapter_config.json" // transformers would load the adapters, not the model
-	if *rank != 0 {
-		other = "config.json"
-	}
-	if _, err := os.Stat(filepath.Join(*out, other)); err == nil {
-		return fmt.Errorf("--out %s has %s: want another folder, not a model beside adapters", *out, other)
 	}
 	tok, err := tokenizer.Load(*dir)
 	if err != nil {
