@@ -108,15 +108,18 @@ func (c *convolution) divisible() (n, block int) {
 
 // divide returns into how many parts c is divided for a number of threads: along the images, and along the channels.
 // Parts of few images are uneven, and copy the same weight or compute gradients to add; parts of channels copy the same
-// images. The time to copy an element is that of about 32 products.
+// images or, with channels last, access pieces of each position. The time to copy an element is that of about 32 products.
 func (c *convolution) divide(threads int) (images, channels int) {
 	const perCopy = 32
 	n, block := c.divisible()
 	blocks := ceil(n, block)
 	weight := c.O * c.Taps()
 	products, shared := c.Positions()*weight/blocks, c.C*c.H*c.W // of a block of an image; of an image
+	pieces := 0
 	switch {
-	case c.Groups > 1 || c.channelsLast:
+	case c.channelsLast:
+		shared, pieces = 0, c.C*c.H*c.W+c.O*c.Positions()
+	case c.Groups > 1:
 		shared = 0
 	case c.of == convImages:
 		shared = c.O * c.Positions()
@@ -127,6 +130,9 @@ func (c *convolution) divide(threads int) (images, channels int) {
 		copied := ceil(c.N, i)*shared + weight/j
 		if c.of == convWeight && i > 1 {
 			copied += weight
+		}
+		if j > 1 {
+			copied += ceil(c.N, i) * pieces
 		}
 		// Parts of images lie together in memory, and are preferred if the difference is small.
 		if time := ceil(c.N, i)*ceil(blocks, j)*products + copied*perCopy; least == 0 || time+time/64 < least {
