@@ -344,7 +344,7 @@ func TestOutputUnusedInLoss(t *testing.T) {
 		m, model := newOutputs(pg, nil)
 		err := model.Forward(autograd.FromSlice(pg.Device(), []float64{1})).Backward(nil)
 		var missing *reducer.MissingGradientError
-		if !errors.As(err, &missing) || len(missing.Missing) != pg.Size() || !strings.Contains(err.Error(), `["w1" "w0"] on rank 0`) || !strings.Contains(err.Error(), "FindUnusedParameters") {
+		if !errors.As(err, &missing) || len(missing.Missing) != pg.Size() || !strings.Contains(err.Error(), `["w1" "w0"] on ranks 0`) || !strings.Contains(err.Error(), "FindUnusedParameters") {
 			return fmt.Errorf("got %v", err)
 		}
 		return m.has(none, none, none, none)

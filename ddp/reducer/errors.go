@@ -2,6 +2,7 @@ package reducer
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/goddp/goddp/device"
@@ -46,11 +47,15 @@ func (e *MissingGradientError) Error() string {
 	var b strings.Builder
 	unused := false
 	b.WriteString("no gradient in this backward pass for ")
-	for i, m := range e.Missing {
-		if i > 0 {
+	for rest := e.Missing; len(rest) > 0; {
+		m, ranks := rest[0], []int(nil)
+		for len(rest) > 0 && rest[0].Cause == m.Cause && slices.Equal(rest[0].Params, m.Params) {
+			ranks, rest = append(ranks, rest[0].Rank), rest[1:]
+		}
+		if ranks[0] != e.Missing[0].Rank {
 			b.WriteString("; for ")
 		}
-		fmt.Fprintf(&b, "%s on rank %d", names(m.Params), m.Rank)
+		fmt.Fprintf(&b, "%s on %s", names(m.Params), rootcause.Ranks(ranks))
 		if m.Cause != "" {
 			fmt.Fprintf(&b, ", whose pass failed: %s", m.Cause)
 		} else {
