@@ -126,17 +126,18 @@ func (c *convolution) divide(threads int) (images, channels int) {
 	}
 	least := 0
 	for i := min(threads, c.N); i > 0; i-- {
-		j := min(threads/i, blocks)
-		copied := ceil(c.N, i)*shared + weight/j
-		if c.of == convWeight && i > 1 {
-			copied += weight
-		}
-		if j > 1 {
-			copied += ceil(c.N, i) * pieces
-		}
 		// Parts of images lie together in memory, and are preferred if the difference is small.
-		if time := ceil(c.N, i)*ceil(blocks, j)*products + copied*perCopy; least == 0 || time+time/64 < least {
-			images, channels, least = i, j, time
+		for _, j := range []int{1, min(threads/i, blocks)} {
+			copied := ceil(c.N, i)*shared + weight/j
+			if c.of == convWeight && i > 1 {
+				copied += weight
+			}
+			if j > 1 {
+				copied += ceil(c.N, i) * pieces
+			}
+			if time := ceil(c.N, i)*ceil(blocks, j)*products + copied*perCopy; least == 0 || time+time/64 < least {
+				images, channels, least = i, j, time
+			}
 		}
 	}
 	return images, channels

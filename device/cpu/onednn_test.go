@@ -109,7 +109,8 @@ func convolutions(t *testing.T, d device.Device, z convShape, dt device.DType, l
 }
 
 // Threads share the images of a convolution, because the parts then lie together. They share the channels if there are too few
-// images, or if each would copy a large weight.
+// images, or if each would copy a large weight. With channels last they do so only if a convolution is expensive, because the
+// parts then lie in pieces.
 func TestConvolutionIsDivided(t *testing.T) {
 	for _, c := range []struct {
 		name             string
@@ -125,8 +126,11 @@ func TestConvolutionIsDivided(t *testing.T) {
 		{"a large weight's gradient", 8, 512, 512, 1, 7, 2, convWeight, 1, 2},
 		{"an odd batch", 3, 64, 64, 1, 28, 2, convResult, 1, 2},
 		{"one image of few channels", 1, 64, 3, 1, 56, 4, convResult, 1, 1},
+		{"one depthwise image", 1, 96, 96, 96, 56, 2, convResult, 1, 2},
+		{"one image, channels last", 1, 64, 64, 1, 56, 2, convResult, 1, 2},
+		{"one depthwise image, channels last", 1, 96, 96, 96, 56, 2, convResult, 1, 1},
 	} {
-		z := convolution{of: c.of, ConvSizes: operand.ConvSizes{
+		z := convolution{of: c.of, channelsLast: strings.HasSuffix(c.name, "last"), ConvSizes: operand.ConvSizes{
 			N: c.n, C: c.c, H: c.size, W: c.size, O: c.o, OH: c.size, OW: c.size,
 			Groups: c.groups, InGroup: c.c / c.groups, PerOut: c.o / c.groups, Window: kernels.Window{Kernel: [2]int{3, 3}},
 		}}
