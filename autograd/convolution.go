@@ -30,7 +30,7 @@ func Conv2d(x, weight, bias *Variable, opts *Conv2dOptions) *Variable {
 	if shape := weight.Shape(); o.ChannelsLast && len(shape) == 4 {
 		if _, fit := kernels.Conv(p).TryShape(x.t.Shape, device.Shape{shape[0], shape[2], shape[3], shape[1]}); !fit {
 			defer nameLayer(p, []*Variable{weight}) // the weight in another order has no name
-			panic(kernels.Conv(p).Misfit(x.t.Shape, shape, shape[1]*p.Groups))
+			panic(kernels.Conv(p).Misfit(x.t.Shape, shape, 1))
 		}
 		if shape[2]*shape[3] == 1 {
 			weight = Reshape(weight, shape[0], 1, 1, shape[1])

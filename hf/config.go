@@ -104,7 +104,7 @@ func newModel(dir string, recompute decoder.Recompute) (text []byte, m *decoder.
 	path := filepath.Join(dir, "config.json")
 	if text, err = files.Read(path, 1<<20); err != nil {
 		if _, absent := os.Stat(filepath.Join(dir, "adapter_config.json")); absent == nil {
-			err = fmt.Errorf("%w: the folder has adapters, want a whole model, which goddp merge makes of them and their base", err)
+			err = fmt.Errorf("%w: the folder has adapters, want a whole model: their base, or what goddp merge makes of both", err)
 		}
 		return nil, nil, err
 	}

@@ -623,6 +623,7 @@ func (r *run) save(ctx context.Context) error {
 	if err := r.saver.Wait(ctx); err != nil {
 		return err
 	}
+	r.lap(telemetry.Checkpoint)
 	r.tellCheckpoint(ctx)
 	r.saved, r.state.Best = r.step, r.isBest()
 	return r.saver.Save(ctx, r.step, r.state)

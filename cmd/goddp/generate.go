@@ -42,12 +42,13 @@ func generateText(args []string) error {
 	flags.StringVar(&system, "system", "", "`text` of the system's message, the first one of a chat")
 	flags.BoolVar(&raw, "raw", false, "continue the prompt as it is, without the model's chat template")
 	flags.IntVar(&t.options.MaxTokens, "max-tokens", 512, "the maximum number of new tokens")
-	flags.IntVar(&t.positions, "context", 4096, "the maximum number of tokens with the prompts before")
+	flags.IntVar(&t.positions, "context", 4096, "the maximum number of tokens of a chat, prompts and answers")
 	flags.StringArrayVar(&t.stop, "stop", nil, "end before this `text`; may be repeated")
 	flags.Float64Var(&t.options.Temperature, "temperature", 0, "the logits are divided by it; 0 chooses the most probable token")
 	flags.IntVar(&t.options.TopK, "top-k", 0, "choose from this number of the most probable tokens")
 	flags.Float64Var(&t.options.TopP, "top-p", 0, "choose from the fewest most probable tokens with this probability together")
-	flags.Float64Var(&t.options.RepetitionPenalty, "repetition-penalty", 1, "positive logits of earlier tokens are divided by it, negative ones multiplied")
+	flags.Float64Var(&t.options.RepetitionPenalty, "repetition-penalty", 1,
+		"positive logits of earlier tokens are divided by it, negative ones multiplied")
 	flags.Uint64Var(&t.options.Seed, "seed", 0, "seed of the choices")
 	if err := parse(flags, args, `Answer a prompt with a model of the Hugging Face hub, or with one that was tuned. If the
 folder has a chat template, the prompt is what a user says, otherwise a text to be continued.
@@ -58,8 +59,9 @@ Usage:
 Without PROMPT, each line of the standard input is one, and a chat goes on. The model is
 in bfloat16 on a GPU, and in float32 on the CPU.
 
-Example:
+Examples:
   goddp generate tuned 'What is DDP?'
+  goddp generate SmolLM2-135M-Instruct --adapters tuned
 
 Flags:
 %s
@@ -70,11 +72,14 @@ Exit codes: 0 answered; 1 MODEL cannot be read, or a prompt is too long; 2 usage
 	if flags.NArg() < 1 || flags.NArg() > 2 {
 		return usagef("want the folder of a model, and perhaps a prompt in quotes, got %d arguments", flags.NArg())
 	}
-	switch {
-	case t.options.MaxTokens < 1 || t.positions < 2:
-		return usagef("--max-tokens %d and --context %d: want at least 1 and 2", t.options.MaxTokens, t.positions)
-	case (flags.Changed("top-k") || flags.Changed("top-p")) && !flags.Changed("temperature"):
-		return usagef("--top-k %d and --top-p %v without --temperature, which is 0: want one above 0, for example 1", t.options.TopK, t.options.TopP)
+	switch o := t.options; {
+	case o.MaxTokens < 1 || t.positions < 2:
+		return usagef("--max-tokens %d and --context %d: want at least 1 and 2", o.MaxTokens, t.positions)
+	case !(o.Temperature >= 0 && o.TopK >= 0 && o.TopP >= 0 && o.TopP <= 1 && o.RepetitionPenalty > 0):
+		return usagef("--temperature %v, --top-k %d, --top-p %v, --repetition-penalty %v: want at least 0, at least 0, 0 to 1 and above 0",
+			o.Temperature, o.TopK, o.TopP, o.RepetitionPenalty)
+	case (o.TopK > 0 || o.TopP > 0) && o.Temperature == 0:
+		return usagef("--top-k %d and --top-p %v have no effect with --temperature 0: want one above 0, for example 1", o.TopK, o.TopP)
 	case slices.Contains(t.stop, ""):
 		return usagef("--stop '': want a text")
 	}
@@ -93,7 +98,7 @@ Exit codes: 0 answered; 1 MODEL cannot be read, or a prompt is too long; 2 usage
 
 // load reads the model and what belongs to it.
 func (t *talk) load(dev device.Device, dir, adapters, system string, raw bool) (err error) {
-	if _, err = hf.NewModel(dir, ""); err != nil { // before a tokenizer is missed in a folder of adapters
+	if _, err = hf.NewModel(dir, ""); err != nil { // its error says that a folder has adapters alone
 		return err
 	}
 	if t.tok, err = tokenizer.Load(dir); err != nil {
@@ -168,13 +173,16 @@ func (t *talk) answerLines(ctx context.Context, in *os.File) error {
 
 // answer prints the answer to a text. In a chat it becomes a part of what later answers are based on.
 func (t *talk) answer(ctx context.Context, text string) error {
-	tokens, err := chat.Prompt(t.tok, nil, text)
+	var tokens []int
+	var err error
 	o, last, n := t.options, -1, 0
 	o.OnToken = func(_, id int) bool {
 		last, n = id, n+1
 		return true
 	}
-	if t.template != nil {
+	if t.template == nil {
+		tokens, err = chat.Prompt(t.tok, nil, text)
+	} else {
 		t.messages = append(t.messages, chat.Text("user", text))
 		var rendered string
 		rendered, err = t.template.Render(t.messages, &chat.Options{AddGenerationPrompt: true})
@@ -184,7 +192,8 @@ func (t *talk) answer(ctx context.Context, text string) error {
 		return err
 	}
 	if len(tokens) < 1 || len(tokens) >= t.positions {
-		return fmt.Errorf("the prompt has %d tokens with those before, want 1 to %d (--context, and at most what the model has)", len(tokens), t.positions-1)
+		return fmt.Errorf("the prompt has %d tokens with those before, want 1 to %d (--context, and at most what the model has)",
+			len(tokens), t.positions-1)
 	}
 	var answer strings.Builder
 	pieces := t.tok.Stream(&tokenizer.DecodeOptions{SkipSpecialTokens: true})
@@ -195,7 +204,8 @@ func (t *talk) answer(ctx context.Context, text string) error {
 	fmt.Fprintln(stdout)
 	isFull := n == o.MaxTokens || len(tokens)+n > t.positions
 	if err == nil && t.template != nil && isFull && !slices.Contains(o.Stop, last) {
-		fmt.Fprintf(os.Stderr, "goddp generate: the answer is cut after %d tokens, %d with those before (--max-tokens, --context)\n", n, len(tokens)+n)
+		fmt.Fprintf(os.Stderr, "goddp generate: the answer ends after %d tokens, %d with those before (--max-tokens, --context)\n",
+			n, len(tokens)+n)
 	}
 	t.messages = append(t.messages, chat.Text("assistant", answer.String()))
 	return err

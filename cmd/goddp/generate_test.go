@@ -9,6 +9,7 @@ import (
 	"github.com/goddp/goddp/generate"
 	"github.com/goddp/goddp/hf"
 	"github.com/goddp/goddp/hf/tokenizer"
+	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/internal/testkit/cputest"
 	"github.com/goddp/goddp/internal/testkit/must"
 	"github.com/goddp/goddp/lora"
@@ -19,8 +20,8 @@ func TestGenerate(t *testing.T) {
 	t.Setenv("GODDP_DEVICE", "cpu")
 	dev := cputest.New(t)
 	dir := modelFolder(t, dev)
-	answer := func(prompt string) string { // what the model continues a rendered chat with
-		f, tok := must.New(hf.Load(dir, dev, nil)), must.New(tokenizer.Load(dir))
+	answer := func(f *hf.Folder, prompt string) string { // what a model continues a rendered chat with
+		tok := must.New(tokenizer.Load(dir))
 		g := must.New(generate.New(f.Model, 1, 16))
 		tokens := must.New(g.Generate(t.Context(), [][]int{tok.Encode(prompt, nil)}, &generate.Options{MaxTokens: 2}))
 		return tok.Decode(tokens[0], nil)
@@ -31,12 +32,13 @@ func TestGenerate(t *testing.T) {
 			t.Errorf("%q: exit code %d, %q, %s, want %q", args, code, out, stderr, want)
 		}
 	}
-	expect(answer("ab")+"\n", "ab")
+	base := must.New(hf.Load(dir, dev, nil))
+	expect(answer(base, "ab")+"\n", "ab")
 
 	template := "{% for m in messages %}{{ m.role[0] }}{{ m.content }}{% endfor %}{% if add_generation_prompt %}a{% endif %}"
 	must.New(0, os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte(template), 0o666))
-	expect(answer("ab")+"\n", "ab", "--raw")
-	first := answer("sbuaa") // of these, a and b are tokens
+	expect(answer(base, "ab")+"\n", "ab", "--raw")
+	first := answer(base, "sbuaa") // of these, a and b are tokens
 	expect(first+"\n", "a", "--system", "b")
 
 	// The third line has 5 tokens of its own.
@@ -47,16 +49,24 @@ func TestGenerate(t *testing.T) {
 	defer func(before *os.File) { os.Stdin = before }(os.Stdin)
 	os.Stdin = file
 	code, out, stderr := goddp(t, "generate", dir, "--max-tokens", "2")
-	cut, want := "the answer is cut after 2 tokens, ", "the prompt has 16 tokens with those before, want 1 to 15"
+	cut, want := "the answer ends after 2 tokens, ", "the prompt has 16 tokens with those before, want 1 to 15"
 	if code != 1 || strings.Count(out, "\n") != 2 || strings.Count(stderr, cut) != 2 || !strings.Contains(stderr, want) {
 		t.Errorf("of three lines: exit code %d, %q, %s, want two answers, %q for both, and %q", code, out, stderr, cut, want)
 	}
 
 	adapters := t.TempDir()
 	f := must.New(hf.Load(dir, dev, nil))
-	a := must.New(lora.Add(f.Model, nil))
+	a := must.New(lora.Add(f.Model, &lora.Options{Targets: []string{"c_fc", "c_proj"}}))
+	for _, p := range a.Parameters() {
+		must.New(0, kernels.Of(dev).Uniform(dev.Compute(), p.Var().Tensor(), -9, 9, 1, 0))
+	}
 	must.New(0, a.Save(t.Context(), adapters, dir))
-	expect(first+"\n", "a", "--system", "b", "--adapters", adapters)
+	must.New(0, a.Merge())
+	changed := answer(f, "sbuaa")
+	if changed == first {
+		t.Fatalf("the adapters do not change the answer %q", first)
+	}
+	expect(changed+"\n", "a", "--system", "b", "--adapters", adapters)
 
 	for _, c := range []struct {
 		args []string
@@ -68,7 +78,7 @@ func TestGenerate(t *testing.T) {
 		{[]string{dir, "a", "--raw", "--system", "b"}, 2, "--system: want a model with a chat template"},
 		{[]string{dir, strings.Repeat("b", 17), "--raw"}, 1, "the prompt has 17 tokens with those before, want 1 to 15"},
 		{[]string{dir, "", "--raw"}, 1, "the prompt has 0 tokens"},
-		{[]string{dir, "a", "--top-p", "0.9"}, 2, "--top-k 0 and --top-p 0.9 without --temperature"},
+		{[]string{dir, "a", "--top-p", "0.9"}, 2, "--top-k 0 and --top-p 0.9 have no effect with --temperature 0"},
 		{[]string{dir, "a", "--stop", ""}, 2, "--stop '': want a text"},
 		{[]string{adapters, "a"}, 1, "the folder has adapters, want a whole model"},
 	} {

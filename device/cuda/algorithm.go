@@ -18,7 +18,7 @@ import (
 // its order, which a comparison of the results shows.
 const (
 	leastRaced = 4e9                    // operations of a product: 6 µs of an H200
-	mostRaced  = 64                     // products, which bounds the time that a program with ever new shapes spends
+	mostRaced  = 64                     // attempts, which bounds the time that a program with ever new shapes spends
 	raceTime   = 200 * time.Microsecond // of runs that are timed together
 )
 

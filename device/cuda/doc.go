@@ -85,8 +85,9 @@
 // cuBLAS's heuristic proposes several algorithms for each shape, type and alignment. The first large product of a shape
 // runs those that split the inner dimension as the first one does, compares the bits of their results with its, and times
 // those that agree. Later products, also captured ones, use the fastest. So the choice depends on the machine and the
-// moment, but results do not. Small products, and shapes after the 64th, use the first one. Enqueueing a product of a
-// known shape allocates nothing.
+// moment, but results do not: in all shapes tried, equally split algorithms had the same bits. A result of zeros shows
+// nothing, and is tried again; one that is all NaN shows nothing either, but counts. Small products, and those after 64
+// attempts, use the first algorithm. Enqueueing a product of a known shape allocates nothing.
 //
 // # Attention
 //

@@ -71,21 +71,22 @@ func (p Conv) Shape(x, w device.Shape) device.Shape {
 	out, fit := p.TryShape(x, w)
 	if !fit {
 		c, _, _ := ImageAxes(p.ChannelsLast)
-		if len(w) == 4 && p.Groups >= 1 && w[0]%p.Groups == 0 {
-			panic(p.Misfit(x, w, w[c]*p.Groups))
-		}
-		panic(&device.ShapeError{Op: "Conv2d", A: x, B: w})
+		panic(p.Misfit(x, w, c))
 	}
 	return out
 }
 
-// Misfit returns the error of images of shape x that do not match a weight of shape w for the given number of channels.
-func (p Conv) Misfit(x, w device.Shape, channels int) error {
-	layout := "[n %d h w]"
-	if p.ChannelsLast {
-		layout = "[n h w %d]"
+// Misfit returns the error of images of shape x that do not match a weight of shape w with its channels on axis c.
+func (p Conv) Misfit(x, w device.Shape, c int) error {
+	e := &device.ShapeError{Op: "Conv2d", A: x, B: w}
+	if len(w) == 4 && p.Groups >= 1 && w[0]%p.Groups == 0 && p.Window(w).Valid() {
+		layout := "[n %d h w]"
+		if p.ChannelsLast {
+			layout = "[n h w %d]"
+		}
+		e.Want = fmt.Sprintf(layout+", no smaller than the window, for the weight %v", w[c]*p.Groups, w)
 	}
-	return &device.ShapeError{Op: "Conv2d", A: x, B: w, Want: fmt.Sprintf(layout+", no smaller than the window, for the weight %v", channels, w)}
+	return e
 }
 
 // TryShape is Shape, but reports false if x and w do not match.

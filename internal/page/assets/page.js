@@ -377,7 +377,7 @@ async function drawCharts() {
     c.u.batch(() => { c.u.setScale("x", {min, max}); scaleY(c, tables.length); });
     let isBad = false;
     const latest = states.map((s, run) => { // of each run, in the order of the legend
-      if (isTime(name)) return format(name, c.data[3 * run + 3].findLast((v) => v !== null));
+      if (isTime(name)) return format(name, c.data[3 * run + 3].findLast(isPoint));
       const l = s.latest.find((l) => l.name === name);
       if (l?.value !== null) return format(name, l?.value);
       isBad = true;
@@ -385,11 +385,15 @@ async function drawCharts() {
     }).join(" · ");
     setText(c.latest, latest);
     c.latest.className = isBad ? "latest bad" : "latest";
-    const lo = Math.min(...c.data[1].filter((v) => v !== null)), hi = Math.max(...c.data[2].filter((v) => v !== null));
+    const lo = Math.min(...states.flatMap((_, run) => c.data[3 * run + 1].filter(isPoint)));
+    const hi = Math.max(...states.flatMap((_, run) => c.data[3 * run + 2].filter(isPoint)));
     const text = !x.length ? `${title(name)}: no points` : `${title(name)}: ${latest} now, ${format(name, lo)} to ${format(name, hi)} between steps ${x[0]} and ${x[x.length - 1]}. Plus and minus zoom, arrows move, 0 shows all steps.`;
     if (c.plot.getAttribute("aria-label") !== text) c.plot.setAttribute("aria-label", text);
   }));
 }
+
+// isPoint reports whether v is a value of a curve: uPlot.join leaves others of shorter runs undefined.
+const isPoint = (v) => v !== null && v !== undefined;
 
 // scaleY fits the vertical axis to what is shown.
 function scaleY(c, runs) {
