@@ -88,7 +88,8 @@ func (g *Generator) Generate(ctx context.Context, prompts [][]int, opts *Options
 
 func (g *Generator) generate(ctx context.Context, prompts [][]int, o *Options) ([][]int, error) {
 	if !(o.Temperature >= 0 && o.TopK >= 0 && o.TopP >= 0 && o.TopP <= 1 && o.RepetitionPenalty >= 0) { // NaN is none of them
-		return nil, fmt.Errorf("Temperature %v, TopK %d, TopP %v and RepetitionPenalty %v: want none below 0, and TopP at most 1", o.Temperature, o.TopK, o.TopP, o.RepetitionPenalty)
+		return nil, fmt.Errorf("got Temperature %v, TopK %d, TopP %v and RepetitionPenalty %v, want none below 0, and TopP at most 1",
+			o.Temperature, o.TopK, o.TopP, o.RepetitionPenalty)
 	}
 	if len(prompts) < 1 || len(prompts) > g.rows {
 		return nil, fmt.Errorf("%d prompts, want 1 to %d", len(prompts), g.rows)
