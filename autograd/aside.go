@@ -34,8 +34,8 @@ const (
 
 // weighted is a [Function] whose gradients of leaves may be computed on another stream. Each of these gradients
 // depends only on operand 0, the gradient of the result and what Prepare computed. Backward must enqueue all work
-// on the Call's Stream. If operand 0 has a Source, they are computed on Compute, because its memory has other values after
-// the next operation there.
+// on the Call's Stream. If operand 0 has a Source, they are computed on Compute, because after the next operation
+// there its memory may have other values.
 type weighted interface{ Aside() }
 
 // alone is the number of elements from which the matrix product of a weight's gradient fills a GPU: with tiles of

@@ -76,7 +76,7 @@ func Open(dir string, opts *LoadOptions) (*Folder, error) {
 	return f, nil
 }
 
-// FilesDType returns the type of the first parameter in the files.
+// FilesDType returns the type that the first parameter has in the files, usually that of all. LoadOptions.DType may differ.
 func (f *Folder) FilesDType() device.DType {
 	return f.set.Tensors()[f.names[f.Model.Parameters()[0].Name()]].DType.Device()
 }

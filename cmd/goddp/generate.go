@@ -56,8 +56,8 @@ folder has a chat template, the prompt is what a user says, otherwise a text to 
 Usage:
   goddp generate [flags] MODEL [PROMPT]
 
-Without PROMPT, each line of the standard input is one, and a chat goes on. The model is
-in bfloat16 on a GPU, and in float32 on the CPU.
+Without PROMPT, each line of the standard input is a prompt, and a chat remembers those
+before it. The model is in bfloat16 on a GPU, and in float32 on the CPU.
 
 Examples:
   goddp generate tuned 'What is DDP?'

@@ -9,7 +9,7 @@ package cpu
 // These are oneDNN's declarations, of its versions 2 and 3. A memory descriptor (md) says where the elements of a
 // tensor lie; a primitive descriptor (pd) says how a primitive computes.
 enum {
-	ok, out_of_memory, unimplemented = 3,
+	ok, out_of_memory, no_code = 3, // statuses; the last one: no code for these sizes
 	f32 = 3, any = 1, direct = 1, forward_training = 64, scratchpad_mode_user = 1, exec_arg_md = 255, in_order = 1,
 	ARG_FROM = 1, ARG_TO = 17, ARG_SRC = 1, ARG_DST = 17, ARG_WEIGHTS = 33, ARG_BIAS = 41, ARG_SCRATCHPAD = 80,
 	ARG_DIFF_SRC = 129, ARG_DIFF_DST = 145, ARG_DIFF_WEIGHTS = 161,
@@ -62,7 +62,7 @@ typedef struct {
 	void (*set_threads)(int n);
 	int major, runtime;
 	void *engine, *attr;
-} library;
+} functions;
 
 // A step is a primitive: the convolution, or a reorder of an operand.
 typedef struct { void *pd, *primitive; } step;
@@ -84,38 +84,38 @@ typedef struct {
 	size_t at[operands], scratchpad_at, size;
 } plan;
 
-static int one_thread(const library *l) {
+static int one_thread(const functions *l) {
 	if (!l->max_threads) return 0;
 	int before = l->max_threads();
 	l->set_threads(1);
 	return before;
 }
 
-static void restore_threads(const library *l, int before) {
+static void restore_threads(const functions *l, int before) {
 	if (before) l->set_threads(before);
 }
 
 // A descriptor is version 2's struct of 696 bytes, or version 3's pointer.
 typedef struct { void *p[256]; } descriptor;
 
-static const void *md_of(const library *l, const descriptor *d) { return l->major == 2 ? d : d->p[0]; }
+static const void *md_of(const functions *l, const descriptor *d) { return l->major == 2 ? d : d->p[0]; }
 
-static int describe(const library *l, descriptor *d, int n, const int64_t *size, const int64_t *stride) {
+static int describe(const functions *l, descriptor *d, int n, const int64_t *size, const int64_t *stride) {
 	if (l->major == 2)
 		return stride[0] ? l->md_by_strides2(d, n, size, f32, stride) : l->md_by_tag2(d, n, size, f32, any);
 	return stride[0] ? l->md_by_strides3(d->p, n, size, f32, stride) : l->md_by_tag3(d->p, n, size, f32, any);
 }
 
-static const void *md_arg(const library *l, const void *pd, int arg) { return l->pd_query_md(pd, exec_arg_md, arg); }
+static const void *md_arg(const functions *l, const void *pd, int arg) { return l->pd_query_md(pd, exec_arg_md, arg); }
 
 // reserve returns where in the work area the operand of a step lies.
-static size_t reserve(const library *l, plan *p, const void *pd, int arg) {
+static size_t reserve(const functions *l, plan *p, const void *pd, int arg) {
 	size_t at = p->size, size = l->md_size(md_arg(l, pd, arg));
 	p->size += (size + 255) / 256 * 256;
 	return at;
 }
 
-static int describe_convolution(const library *l, const problem *q, const void **md, const void *bias, void **pd, int kind, const void *hint) {
+static int describe_convolution(const functions *l, const problem *q, const void **md, const void *bias, void **pd, int kind, const void *hint) {
 	const int64_t *s = q->step, *d = q->dilation, *e = q->padding;
 	if (l->major == 2) {
 		char desc[1 << 14]; // 5976 bytes in 2.6
@@ -129,18 +129,18 @@ static int describe_convolution(const library *l, const problem *q, const void *
 		: l->grad_weight3(pd, l->engine, direct, md[0], md[1], NULL, md[2], s, d, e, e, hint, l->attr);
 }
 
-static void destroy_step(const library *l, step s) {
+static void destroy_step(const functions *l, step s) {
 	if (s.primitive) l->primitive_destroy(s.primitive);
 	if (s.pd) l->pd_destroy(s.pd);
 }
 
-static void destroy_plan(const library *l, plan *p) {
+static void destroy_plan(const functions *l, plan *p) {
 	destroy_step(l, p->conv);
 	for (int i = 0; i < operands; i++) destroy_step(l, p->via[i]);
 	free(p);
 }
 
-static int fill_plan(const library *l, const problem *q, plan *p, descriptor *user, descriptor *inner, descriptor *bias) {
+static int fill_plan(const functions *l, const problem *q, plan *p, descriptor *user, descriptor *inner, descriptor *bias) {
 	const void *md[operands], *bias_md = NULL;
 	int r;
 	for (int i = 0; i < operands; i++) {
@@ -186,7 +186,7 @@ static int fill_plan(const library *l, const problem *q, plan *p, descriptor *us
 	return ok;
 }
 
-static int make_plan(const library *l, const problem *q, plan **to) {
+static int make_plan(const functions *l, const problem *q, plan **to) {
 	descriptor md[2 * operands + 1] = {0};
 	plan *p = calloc(1, sizeof *p);
 	if (!p) return out_of_memory;
@@ -201,7 +201,7 @@ static int make_plan(const library *l, const problem *q, plan **to) {
 }
 
 // run executes a step. It has n operands at data, and a scratchpad.
-static int run_step(const library *l, void *stream, step s, int n, const int *arg, void *const *data, void *scratchpad) {
+static int run_step(const functions *l, void *stream, step s, int n, const int *arg, void *const *data, void *scratchpad) {
 	exec_arg args[5] = {0};
 	int r = ok, made = 0;
 	for (; !r && made <= n; made++) {
@@ -215,7 +215,7 @@ static int run_step(const library *l, void *stream, step s, int n, const int *ar
 	return r;
 }
 
-static int run_plan(const library *l, const plan *p, void *x, void *w, void *y, void *bias, char *work) {
+static int run_plan(const functions *l, const plan *p, void *x, void *w, void *y, void *bias, char *work) {
 	void *mine[operands] = {x, w, y}, *theirs[4], *stream;
 	static const int between[2] = {ARG_FROM, ARG_TO};
 	int arg[4] = {p->arg[0], p->arg[1], p->arg[2], ARG_BIAS}, r = l->stream_create(&stream, l->engine, in_order);
@@ -237,7 +237,7 @@ static int run_plan(const library *l, const plan *p, void *x, void *w, void *y, 
 	return r;
 }
 
-static int open_library(library *l) {
+static int open_library(functions *l) {
 	l->major = l->version()->major;
 	l->runtime = l->version()->cpu_runtime;
 	int r = l->engine_create(&l->engine, 1, 0);
@@ -263,7 +263,7 @@ import (
 // oneDNN calls the library. Its calls may run concurrently.
 type oneDNN struct {
 	lib   *dl.Library
-	calls *C.library // in C's memory
+	calls *C.functions // in C's memory
 	log   *slog.Logger
 
 	refused sync.Once // logs the first error of making a plan
@@ -283,7 +283,7 @@ func openOneDNN(log *slog.Logger) (*oneDNN, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &oneDNN{lib: lib, log: log, calls: (*C.library)(C.calloc(1, C.sizeof_library)), plans: map[convolution]*convPlan{}}
+	d := &oneDNN{lib: lib, log: log, calls: (*C.functions)(C.calloc(1, C.sizeof_functions)), plans: map[convolution]*convPlan{}}
 	c := d.calls
 	type symbols map[string]**[0]byte
 	find := func(of symbols) error {
@@ -368,7 +368,7 @@ func (d *oneDNN) plan(c convolution) (*convPlan, error) {
 		case C.ok:
 			p.size = int(p.c.size)
 			runtime.AddCleanup(p, func(c *C.plan) { C.destroy_plan(calls, c) }, p.c) // without d, which holds p
-		case C.unimplemented:
+		case C.no_code:
 		default:
 			d.refused.Do(func() {
 				d.log.Warn("cpu: a convolution runs in goddp's own kernels, because oneDNN failed to make code for it",

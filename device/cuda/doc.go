@@ -84,10 +84,11 @@
 //
 // cuBLAS's heuristic proposes several algorithms for each shape, type and alignment. The first large product of a shape
 // runs those that split the inner dimension as the first one does, compares the bits of their results with its, and times
-// those that agree. Later products, also captured ones, use the fastest. So the choice depends on the machine and the
-// moment, but results do not: in all shapes tried, equally split algorithms had the same bits. A result of zeros shows
-// nothing, and is tried again; one that is all NaN shows nothing either, but counts. Small products, and those after 64
-// attempts, use the first algorithm. Enqueueing a product of a known shape allocates nothing.
+// those that agree. Later products, also captured ones, use the fastest. Two runs may choose different algorithms, but
+// get the same results: in all shapes tried, equally split algorithms had the same bits. If the result is zero, the
+// comparison shows nothing, and the next product tries again. If it is all NaN, the comparison shows nothing either, but
+// still decides. Small products use the first algorithm, and after 64 attempts all new shapes do. Enqueueing a product of
+// a known shape allocates nothing.
 //
 // # Attention
 //

@@ -23,9 +23,9 @@ const (
 	raceWait   = 20 * time.Second
 )
 
-// race times several alternatives, and returns the index of the fastest. The function run enqueues an alternative on s;
-// each time is of as many runs as take at least `together`. race returns 0, the default, if no other alternative is clearly
-// faster, or if the race could not be completed.
+// race times several alternatives, and returns the index of the fastest. The function run enqueues an alternative
+// on s. An alternative is timed over several runs in a row, which take at least the time `together`. race returns 0, the
+// default, if no other alternative is clearly faster, or if the race could not be completed.
 //
 // race blocks the host until the stream has run the race, for a bounded time. No collective that
 // the stream waits for should be running.
