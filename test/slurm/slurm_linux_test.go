@@ -2,7 +2,6 @@ package slurm
 
 import (
 	"fmt"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
@@ -64,27 +63,33 @@ func TestSteps(t *testing.T) {
 func TestRequeuedJob(t *testing.T) {
 	testkit.Long(t)
 	c := newCluster(t, 2)
-	train := func(folder string) string {
-		return c.submit("../../examples/slurm/train.sbatch", "worker", "-steps", "100", "-pause", "10ms", "-every", "1000", "-resume", filepath.Join(c.dir, folder))
+	train := func(folder string, flags ...string) string {
+		return c.submit("../../examples/slurm/train.sbatch", append([]string{"worker", "-every", "1000", "-resume", c.path(folder)}, flags...)...)
 	}
-	job := train("unbroken")
-	c.await("end", func() bool { return c.state(job) == "COMPLETED" })
-	want := c.checkEnd(c.output(), 2)
-
-	c.write("job.out", "")
-	job = train("broken")
+	job := train("broken", "-pause", "10ms", "-until", c.path("finish"))
 	c.await("training", func() bool { return strings.Contains(c.output(), "trains from step 0") })
 	c.run("scontrol", "requeue", job)
 	c.await("requeued job", func() bool { return c.state(job) == "PENDING" })
-	stopped := c.output()
 	c.awaitNothingLeft()
-	c.run("scontrol", "update", "jobid="+job, "StartTime=now")
+	stopped := len(c.output())
+	c.run("scontrol", "update", "jobid="+job, "StartTime=now+1") // in the second of its end, slurmd would not start it again
+	c.await("training", func() bool { return strings.Contains(c.output()[stopped:], "trains from step") })
+	c.write("finish", "")
 	c.await("end", func() bool { return c.state(job) == "COMPLETED" })
 	t.Logf("the job wrote:\n%s", c.output())
-	if strings.Contains(c.output()[len(stopped):], "trains from step 0") {
+	if strings.Contains(c.output()[stopped:], "trains from step 0") {
 		t.Error("the requeued job began anew")
 	}
-	if got := c.checkEnd(c.output()[len(stopped):], 2); got != want {
+	got := c.checkEnd(c.output()[stopped:], 2)
+
+	var steps int
+	if _, err := fmt.Sscanf(got, "step %d:", &steps); err != nil {
+		t.Fatal(err)
+	}
+	c.write("job.out", "")
+	job = train("unbroken", "-steps", fmt.Sprint(steps))
+	c.await("end", func() bool { return c.state(job) == "COMPLETED" })
+	if want := c.checkEnd(c.output(), 2); got != want {
 		t.Errorf("the requeued job ended at %s, an unbroken one at %s", got, want)
 	}
 }
