@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/goddp/goddp/checkpoint"
@@ -109,6 +110,10 @@ func TestRun(t *testing.T) {
 // A rank stalls until a call of the others has timed out. All go on together, and come to the bits to which they come
 // undisturbed, with a divided optimizer too.
 func TestRunAfterATimeout(t *testing.T) {
+	synctest.Test(t, runAfterATimeout)
+}
+
+func runAfterATimeout(t *testing.T) {
 	const ranks, steps, stalled = 3, 20, 12
 	want := hashesOf(t, train(t, job.Options{}, ranks, steps, 0, nil, func(*worker, int, job.Phase) {}))
 	for _, how := range []job.Options{{}, alone} {
@@ -143,16 +148,18 @@ func untilFailed(pg *comm.ProcessGroup) {
 
 // If a rank does not come back, the others wait for it until the timeout, and Run returns an error.
 func TestRunWithoutALateRank(t *testing.T) {
-	for _, w := range train(t, job.Options{}, 3, 20, 300*time.Millisecond, nil, func(w *worker, step int, p job.Phase) {
-		if step == 12 && p == job.Backward && w.number == 1 {
-			untilFailed(w.pg)
-			w.cancel()
+	synctest.Test(t, func(t *testing.T) {
+		for _, w := range train(t, job.Options{}, 3, 20, time.Minute, nil, func(w *worker, step int, p job.Phase) {
+			if step == 12 && p == job.Backward && w.number == 1 {
+				untilFailed(w.pg)
+				w.cancel()
+			}
+		}) {
+			if w.number != 1 && (!errors.Is(w.err, comm.ErrTimeout) || !strings.Contains(w.err.Error(), "changing the members of the process group")) {
+				t.Errorf("worker %d: got %v, want a timeout", w.number, w.err)
+			}
 		}
-	}) {
-		if w.number != 1 && (!errors.Is(w.err, comm.ErrTimeout) || !strings.Contains(w.err.Error(), "changing the members of the process group")) {
-			t.Errorf("worker %d: got %v, want a timeout", w.number, w.err)
-		}
-	}
+	})
 }
 
 // If no rank is left that has the state after the last committed step, all ranks get an error that says so. With
