@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 
 	"github.com/goddp/goddp/comm/internal/host"
 	"github.com/goddp/goddp/internal/coordinator"
@@ -30,7 +31,8 @@ func Local(n int, opts *Options) ([]*ProcessGroup, error) {
 	if j.survives {
 		o.Elastic = &coordinator.Elastic{Min: 1, Kill: func(int, string) {}, Log: func(coordinator.Order) {}}
 	}
-	j.local = &localJob{host.NewInProcess(), coordinator.NewServer(n, o), n}
+	j.local = &localJob{hub: host.NewInProcess(), server: coordinator.NewServer(n, o), size: n}
+	j.local.open.Store(int32(n))
 	groups, errs := make([]*ProcessGroup, n), make([]error, n)
 	var wg sync.WaitGroup
 	for r := range n {
@@ -59,7 +61,17 @@ func Local(n int, opts *Options) ([]*ProcessGroup, error) {
 type localJob struct {
 	hub    *host.InProcess
 	server *coordinator.Server
-	size   int // the number of ranks at the start
+	size   int          // the number of ranks at the start
+	open   atomic.Int32 // the number of groups that are not closed
+}
+
+// leave closes the coordinator with the last group. A lost rank's group may be closed while no other rank is connected,
+// because they change the members.
+func (l *localJob) leave() error {
+	if l.open.Add(-1) > 0 {
+		return nil
+	}
+	return l.server.Close()
 }
 
 // joinLocal makes the group of one rank of Local.
@@ -71,7 +83,7 @@ func (j *joiner) joinLocal() (_ *ProcessGroup, err error) {
 		return nil, err
 	}
 	h := &handle{joiner: j}
-	h.kept.addClose(j.local.server.CloseIdle)
+	h.kept.addClose(j.local.leave)
 	h.kept.addClose(dev.Close)
 	h.group, err = j.joinGroup(ctx, dev, func(release *releases) (*coordinator.Client, int, error) {
 		client, err := j.openControl(ctx, 1, release)

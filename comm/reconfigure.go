@@ -190,6 +190,7 @@ func (pg *ProcessGroup) kill() {
 func (pg *ProcessGroup) replacement(worker int) (*ProcessGroup, error) {
 	j := *pg.joiner
 	j.world, j.agent.Worker, j.isPending = World{Size: j.local.size, LocalSize: j.local.size}, worker, true
+	j.local.open.Add(1)
 	g, err := j.joinLocal()
 	if err == nil {
 		j.local.server.Started(worker)

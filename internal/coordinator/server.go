@@ -175,17 +175,6 @@ func (s *Server) exit(rank int, how string) {
 	}
 }
 
-// CloseIdle calls Close if no rank is connected. Otherwise it does nothing.
-func (s *Server) CloseIdle() error {
-	s.mu.Lock()
-	idle := len(s.peers) == 0
-	s.mu.Unlock()
-	if idle {
-		return s.Close()
-	}
-	return nil
-}
-
 // flushTime is the longest time for which Server.Close and Client.Close send pending messages. Then they
 // end the connections.
 const flushTime = time.Second
