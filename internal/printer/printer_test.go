@@ -156,7 +156,10 @@ func TestOneOfTwoFilesIsBlocked(t *testing.T) {
 	p.Stdout.Put(make([]byte, 1<<20)) // more than the pipe holds
 	p.Stdout.Put([]byte("lost\n"))
 	p.Stderr.Put([]byte("a failure\n"))
-	if err := p.Close(200*time.Millisecond, nil); err != nil { // time for the writer of stderr on a busy machine
+	p.mu.Lock()
+	p.flush(p.Stderr.queue, time.Now(), time.Minute, nil) // on a busy machine the writer of stderr may take longer than Close waits
+	p.mu.Unlock()
+	if err := p.Close(200*time.Millisecond, nil); err != nil {
 		t.Error(err)
 	}
 	if text, err := os.ReadFile(stderr.Name()); err != nil || string(text) != "a failure\n1 lines are not shown: nobody read stdout\n" {

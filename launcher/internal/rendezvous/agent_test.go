@@ -46,7 +46,7 @@ func nextOrder(t *testing.T, a *Agent) Order {
 
 func awaitRound(t *testing.T, a *Agent) *Round {
 	t.Helper()
-	o := nextOrder(t, a)
+	o := skipHolds(t, a) // on a busy machine the other agents come late
 	if o.Begin == nil {
 		t.Fatalf("order %+v, want a round", o)
 	}
