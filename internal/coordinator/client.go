@@ -80,8 +80,11 @@ func Dial(ctx context.Context, addr string, rank int, o ClientOptions) (*Client,
 		case <-time.After(dialPause):
 			conn, err = o.connect(ctx, addr, rank)
 		case <-ctx.Done():
-			err = fmt.Errorf("%w; the coordinator ended the last connection during the handshake: %w", context.Cause(ctx), err)
+			err = fmt.Errorf("the coordinator ended the last connection during the handshake: %w", err)
 		}
+	}
+	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
+		err = fmt.Errorf("%w; %w", cause, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("the coordinator, in %s: %w", o.Host, err)

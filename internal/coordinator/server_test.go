@@ -150,6 +150,11 @@ func TestDialWaitsForABusyCoordinator(t *testing.T) {
 			t.Errorf("with a coordinator that %s: %v", does, err)
 		}
 	}
+	ended, end := context.WithCancelCause(t.Context())
+	end(errors.New("time is up"))
+	if _, err := Dial(ended, ln.Addr().String(), 1, o); err == nil || !strings.Contains(err.Error(), "time is up") {
+		t.Errorf("before there was a connection: %v", err)
+	}
 }
 
 // await waits until group g has failed, and returns the failure.
@@ -692,7 +697,7 @@ func TestSilentEndIsLost(t *testing.T) {
 		j.mu.Unlock()
 	})
 	t.Run("coordinator that is reported to", func(t *testing.T) {
-		j := open(t, "tcp", 2, func(o *ClientOptions) { o.Interval = 20 * time.Millisecond })
+		j := open(t, "tcp", 2, func(o *ClientOptions) { o.Interval = 60 * time.Millisecond }) // a busy machine delays ticks
 		j.join(t)
 		j.mu.Lock()
 		defer j.mu.Unlock()
