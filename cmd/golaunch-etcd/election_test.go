@@ -12,8 +12,10 @@ import (
 	"github.com/goddp/goddp/internal/testkit/etcdtest"
 )
 
-func openFast(t *testing.T, c *etcdtest.Cluster, name string) *etcdElection {
-	return openTTL(t, c, name, time.Second)
+// openOne opens an election whose terms do not end by a pause of this process.
+func openOne(t *testing.T, c *etcdtest.Cluster, name string) *etcdElection {
+	t.Helper()
+	return openTTL(t, c, name, time.Minute)
 }
 
 func openTTL(t *testing.T, c *etcdtest.Cluster, name string, ttl time.Duration) *etcdElection {
@@ -51,12 +53,21 @@ func (e *etcdElection) electIn(ctx context.Context, addr, dead string) (*result,
 	return &result{host, mine}, err
 }
 
+// expire ends an agent's lease, as etcd does when it has not heard of the agent for the TTL.
+func expire(t *testing.T, of *term) {
+	t.Helper()
+	of.session.Orphan()
+	if _, err := of.election.client.Revoke(t.Context(), of.session.Lease()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestOneAgentIsElected(t *testing.T) {
 	testkit.Long(t)
 	c := etcdtest.Start(t, 1)
 	results := make(chan *result, 8)
 	for i := range 8 {
-		e := openTTL(t, c, "job", time.Minute) // or a pause of this process could end the term of the elected agent
+		e := openOne(t, c, "job")
 		go func() {
 			r, err := e.electIn(t.Context(), fmt.Sprintf("host%d:1", i), "")
 			if err != nil {
@@ -81,7 +92,7 @@ func TestOneAgentIsElected(t *testing.T) {
 		t.Fatalf("elected: %v", addrs)
 	}
 	// Another job has another election.
-	other := elect(t, openFast(t, c, "other"), "host9:1", "")
+	other := elect(t, openOne(t, c, "other"), "host9:1", "")
 	if other.Term == nil {
 		t.Errorf("the other job elected %s", other.Addr)
 	} else {
@@ -95,7 +106,7 @@ func TestOneAgentIsElected(t *testing.T) {
 func TestNextHostGoesOnWhereTheLastOneWas(t *testing.T) {
 	testkit.Long(t)
 	c := etcdtest.Start(t, 1)
-	first := elect(t, openFast(t, c, "job"), "a:1", "").Term
+	first := elect(t, openOne(t, c, "job"), "a:1", "").Term
 	if first == nil || first.State() != (election.State{}) {
 		t.Fatalf("first term %+v", first)
 	}
@@ -103,12 +114,11 @@ func TestNextHostGoesOnWhereTheLastOneWas(t *testing.T) {
 	if err := first.Save(t.Context(), want); err != nil {
 		t.Fatal(err)
 	}
-	e := openFast(t, c, "job")
+	e := openOne(t, c, "job")
 	if r := elect(t, e, "b:1", ""); r.Addr != "a:1" {
 		t.Errorf("elected %+v while a is", r)
 	}
-	// a is cut off from etcd: its lease is not kept alive.
-	first.session.Orphan()
+	expire(t, first) // a is cut off from etcd
 	first.memory.Orphan()
 	second := elect(t, e, "b:1", "a:1").Term
 	if second == nil || second.State() != want {
@@ -131,7 +141,7 @@ func TestNextHostGoesOnWhereTheLastOneWas(t *testing.T) {
 	if err := third.Resign(t.Context(), true); err != nil {
 		t.Error(err)
 	}
-	fourth := elect(t, openFast(t, c, "job"), "d:1", "").Term // of another job
+	fourth := elect(t, openOne(t, c, "job"), "d:1", "").Term // of another job
 	if fourth == nil || fourth.State() != (election.State{}) {
 		t.Fatalf("after the end of the job, a term begins with %+v", fourth)
 	}
@@ -142,11 +152,11 @@ func TestNextHostGoesOnWhereTheLastOneWas(t *testing.T) {
 func TestHostThatLivesIsFoundAgain(t *testing.T) {
 	testkit.Long(t)
 	c := etcdtest.Start(t, 1)
-	term := elect(t, openFast(t, c, "job"), "a:1", "").Term
+	term := elect(t, openOne(t, c, "job"), "a:1", "").Term
 	if term == nil {
 		t.Fatal("not elected")
 	}
-	if r := elect(t, openFast(t, c, "job"), "b:1", "a:1"); r.Addr != "a:1" {
+	if r := elect(t, openTTL(t, c, "job", time.Second), "b:1", "a:1"); r.Addr != "a:1" {
 		t.Errorf("elected %+v, want a", r)
 	}
 	term.Resign(t.Context(), true)
@@ -157,11 +167,11 @@ func TestHostThatLivesIsFoundAgain(t *testing.T) {
 func TestEndedJobIsNotRunAgain(t *testing.T) {
 	testkit.Long(t)
 	c := etcdtest.Start(t, 1)
-	host := elect(t, openTTL(t, c, "job", time.Minute), "a:1", "").Term
+	host := elect(t, openOne(t, c, "job"), "a:1", "").Term
 	if host == nil {
 		t.Fatal("not elected")
 	}
-	late, waits := openFast(t, c, "job"), openTTL(t, c, "job", time.Minute)
+	late, waits := openOne(t, c, "job"), openOne(t, c, "job")
 	for _, e := range []*etcdElection{late, waits} {
 		if r := elect(t, e, "b:1", ""); r.Addr != "a:1" {
 			t.Errorf("elected %+v, want a", r)
@@ -186,19 +196,19 @@ func TestEndedJobIsNotRunAgain(t *testing.T) {
 	if _, err := late.electIn(t.Context(), "c:1", ""); !errors.Is(err, election.ErrJobEnded) {
 		t.Errorf("an agent that did not reach the host: %v", err)
 	}
-	restarted := openFast(t, c, "job") // its golaunch-etcd was killed
+	restarted := openOne(t, c, "job") // its golaunch-etcd was killed
 	if _, err := restarted.electIn(t.Context(), "d:1", "a:1"); !errors.Is(err, election.ErrJobEnded) {
 		t.Errorf("an agent that lost the host: %v", err)
 	}
-	other := elect(t, openFast(t, c, "job"), "e:1", "").Term
+	other := elect(t, openOne(t, c, "job"), "e:1", "").Term
 	if other == nil || other.State() != (election.State{}) {
 		t.Fatalf("an agent of the next job: %+v", other)
 	}
-	if r := elect(t, openFast(t, c, "job"), "f:1", "x:1"); r.Addr != "e:1" {
+	if r := elect(t, openOne(t, c, "job"), "f:1", "x:1"); r.Addr != "e:1" {
 		t.Errorf("an agent of the next job that lost a host: %+v", r)
 	}
 	// A job does not end with a host that is not elected any more.
-	other.session.Orphan()
+	expire(t, other)
 	next := elect(t, restarted, "g:1", "e:1").Term
 	if next == nil {
 		t.Fatal("not elected")
