@@ -117,7 +117,7 @@ func (c *cuttable) Find(ctx context.Context, dead string) (*Found, error) {
 // have begun round 0.
 func openCuttable(t *testing.T, minNodes int) (*network, []*Agent) {
 	c, n := etcdtest.Start(t, 1), newNetwork(t)
-	open := elections(t, c, time.Second)
+	open := elections(t, c, 3*time.Second) // a pause of a second or two ends no term
 	var agents []*Agent
 	for i := range 3 {
 		d := &cuttable{Discovery: &Etcd{Open: open, Addr: "127.0.0.1"}, network: n}
