@@ -27,7 +27,7 @@ func survivorNodes(t *testing.T, nodes string, n int, mode OnFailure, fates ...s
 	start = func() *testkit.Process {
 		cmd := exec.Command(golaunch, slices.Concat([]string{
 			"--nnodes", nodes, "--nproc-per-node", "2", "--on-failure", mode.String(), "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint,
-			"--rdzv-conf", "keep_alive_interval=0.5", "--token-file", token}, worker.Args)...)
+			"--rdzv-conf", "keep_alive_interval=1", "--token-file", token}, worker.Args)...)
 		cmd.Env = append(worker.Env, "GORACE=atexit_sleep_ms=0")
 		return testkit.Start(t, cmd)
 	}
