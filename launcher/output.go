@@ -50,7 +50,7 @@ func (s *stream) copy() {
 		n, err := s.pipe.Read(buf)
 		s.take(buf[:n])
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			s.takeBacklog(buf)
+			takeBacklog(s.pipe, buf, s.take)
 		}
 		if err != nil {
 			break
@@ -73,12 +73,15 @@ func (s *stream) endSoon() {
 	_ = s.pipe.SetReadDeadline(time.Now().Add(drainGrace)) // fails only if copy has closed it
 }
 
-// takeBacklog reads what the pipe holds. It does not wait for more.
-func (s *stream) takeBacklog(buf []byte) {
-	if s.pipe.SetReadDeadline(time.Time{}) != nil {
+// takeBacklog gives to take what a pipe or a socket holds whose deadline has passed. It does not wait for more.
+func takeBacklog(from interface {
+	syscall.Conn
+	SetReadDeadline(time.Time) error
+}, buf []byte, take func([]byte)) {
+	if from.SetReadDeadline(time.Time{}) != nil {
 		return
 	}
-	raw, err := s.pipe.SyscallConn()
+	raw, err := from.SyscallConn()
 	if err != nil {
 		return
 	}
@@ -91,7 +94,7 @@ func (s *stream) takeBacklog(buf []byte) {
 		if err != nil || n <= 0 {
 			return
 		}
-		s.take(buf[:n])
+		take(buf[:n])
 		total += n
 	}
 }

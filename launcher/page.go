@@ -216,12 +216,18 @@ const (
 func (p *process) copyReports(to observer) {
 	defer p.conn.Close()
 	buf := make([]byte, telemetry.MaxDatagram)
+	report := func(datagram []byte) {
+		_ = to.Report(int(p.shownAs.Load()), datagram) // a program that writes something else there has no numbers
+	}
 	for {
 		n, err := p.conn.Read(buf)
+		if socket, ok := p.conn.(*net.UnixConn); ok && errors.Is(err, os.ErrDeadlineExceeded) {
+			takeBacklog(socket, buf, report)
+		}
 		if err != nil {
 			return
 		}
-		_ = to.Report(int(p.shownAs.Load()), buf[:n]) // a program that writes something else there has no numbers
+		report(buf[:n])
 		time.Sleep(time.Second * time.Duration(n+reportCost) / reportRate)
 	}
 }

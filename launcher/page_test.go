@@ -99,6 +99,28 @@ func TestSmallReportsArePaced(t *testing.T) {
 	}
 }
 
+// What a worker has reported before its end is not lost if the agent comes late to read it.
+func TestReportsAreReadToTheEnd(t *testing.T) {
+	ours, theirs, err := telemetry.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer theirs.Close()
+	for range 3 {
+		if _, err := theirs.Write([]byte("report")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := ours.SetReadDeadline(time.Unix(1, 0)); err != nil { // endSoon's deadline has passed
+		t.Fatal(err)
+	}
+	p := &process{reports: reports{conn: ours}}
+	var counter reportCounter
+	if p.copyReports(&counter); counter.n != 3 {
+		t.Errorf("%d reports of 3 were read", counter.n)
+	}
+}
+
 // A job whose page cannot be served, or whose run cannot be kept, does not start, and the folder holds the run that it held.
 func TestPageThatCannotBe(t *testing.T) {
 	dir := t.TempDir()
