@@ -253,6 +253,17 @@ func TestStrangersChangeNothing(t *testing.T) {
 	}
 }
 
+// timed is a connection that knows its deadline.
+type timed struct {
+	net.Conn
+	deadline time.Time
+}
+
+func (c *timed) SetDeadline(t time.Time) error {
+	c.deadline = t
+	return c.Conn.SetDeadline(t)
+}
+
 // An agent that proves its identity and then says nothing is cut off.
 func TestSilentAgentIsCutOff(t *testing.T) {
 	j := newJob(t, Limits{MinNodes: 2, MaxNodes: 2})
@@ -275,14 +286,19 @@ func TestSilentAgentIsCutOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	mux, err := j.host.accept(c, j.id, 100*time.Millisecond)
+	conn := &timed{Conn: c}
+	mux, err := j.host.accept(conn, j.id, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
+	if conn.deadline.IsZero() || time.Until(conn.deadline) > time.Minute {
+		t.Errorf("the host waits for Join until %v, want a minute", conn.deadline)
+	}
+	conn.SetDeadline(time.Unix(1, 0)) // which passes
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		j.host.serve(c, mux)
+		j.host.serve(conn, mux)
 	}()
 	select {
 	case <-served:
