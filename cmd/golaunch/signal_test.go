@@ -110,7 +110,7 @@ func TestSignals(t *testing.T) {
 func TestSuspensionIsNotTheWorkersTime(t *testing.T) {
 	testkit.Long(t)
 	p := start(t, golaunch(t, nil, "--nproc-per-node=2", "--shutdown-timeout=3", "bash", "-c",
-		`trap "echo stopping; for i in {1..10}; do sleep 0.1; done; echo saved; exit 0" TERM; echo ready; while :; do sleep 0.01; done`), "ready", 2)
+		`trap "echo stopping; for i in {1..5}; do sleep 0.1; done; echo saved; exit 0" TERM; echo ready; while :; do sleep 0.01; done`), "ready", 2)
 	p.Signal(syscall.SIGTERM)
 	p.Await("stopping", 2)
 	all := processes(t)
