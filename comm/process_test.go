@@ -71,12 +71,16 @@ var workers = map[string]func(context.Context) error{
 	"leave slowly": closeAndWait(errors.New("no luck")),
 	"leave early":  closeAndWait(nil),
 	// In the test program hang, rank 1 hangs, while rank 0 waits for it, fails, and leaves at once.
-	"hang": joined(&comm.Options{Timeout: time.Second}, func(ctx context.Context, pg *comm.ProcessGroup) error {
+	"hang": joined(nil, func(ctx context.Context, pg *comm.ProcessGroup) error {
 		pg.OnShutdown(func(context.Context, error) { fmt.Println("shutdown") })
+		err := pg.Barrier().Wait(ctx) // rank 1 has its shutdown function
 		if pg.Rank() == 1 {
 			select {}
 		}
-		return pg.Barrier().Wait(ctx)
+		if err == nil {
+			err = pg.With(&comm.CallOptions{Timeout: time.Second}).Barrier().Wait(ctx)
+		}
+		return err
 	}),
 	// In the test program disagree, rank 1 alone fails, and both ranks return its error.
 	"disagree": joined(nil, func(ctx context.Context, pg *comm.ProcessGroup) (err error) {
