@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/internal/testkit"
 )
@@ -144,7 +145,7 @@ func TestDialWaitsForABusyCoordinator(t *testing.T) {
 				}
 			}()
 		}
-		ctx, cancel := context.WithTimeoutCause(t.Context(), dialPause/2, errors.New("time is up"))
+		ctx, cancel := awake.WithTimeoutCause(t.Context(), dialPause/2, errors.New("time is up")) // as package comm does
 		defer cancel()
 		if _, err := Dial(ctx, ln.Addr().String(), 1, o); err == nil || !strings.Contains(err.Error(), "time is up") {
 			t.Errorf("with a coordinator that %s: %v", does, err)
