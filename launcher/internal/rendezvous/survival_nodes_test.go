@@ -92,7 +92,7 @@ func orderOf(t *testing.T, s *Session, is func(o *Order) bool) Order {
 
 // A round of several nodes loses a worker, and then a node. Another node takes its place, and leaves as planned.
 func TestSurvivingRound(t *testing.T) {
-	const beat = 100 * time.Millisecond
+	const beat = 500 * time.Millisecond // an agent may stand still for a second
 	j := newJobOf(t, HostOptions{Heartbeat: beat,
 		Limits: Limits{MinNodes: 2, MaxNodes: 2, Survival: Survival{MinWorkers: 1, Replace: true, Silence: time.Minute}}})
 	a := j.host.Join(NodeInfo{Host: "a", Workers: 1, Rank: -1}, 0)
