@@ -92,7 +92,7 @@ let zoom = null;     // [from, to], or null for all steps
 let isLost = false;  // the server has ended
 let isOld = true;    // the curves lack something that the state has
 let isBusy = false;  // the curves are to be fetched, or are being fetched
-let drawnAt = 0;     // when the curves were drawn, as performance.now() has it
+let drawnAt = -Infinity; // when the curves were drawn, as performance.now() has it
 let source = null;
 
 const lastStep = () => Math.max(1, ...states.map((s) => s.step));
@@ -130,7 +130,7 @@ function schedule() {
 }
 
 // refresh draws the curves anew, at once.
-function refresh() { isOld = true; drawnAt = 0; schedule(); }
+function refresh() { isOld = true; drawnAt = -Infinity; schedule(); }
 
 document.addEventListener("visibilitychange", schedule);
 
