@@ -153,7 +153,7 @@ func TestCurvesMoveAndTheSlowRankIsNamed(t *testing.T) {
 	if err := os.WriteFile(slow, nil, 0o666); err != nil {
 		t.Fatal(err)
 	}
-	await(t, ctx, loaded, `document.getElementById("alerts").textContent.startsWith("Rank 2 is the slowest: data takes ")`)
+	await(t, ctx, 5*time.Second, `document.getElementById("alerts").textContent.startsWith("Rank 2 is the slowest: data takes ")`)
 	await(t, ctx, loaded, `document.getElementById("told").textContent === "Rank 2 is the slowest: data."`)
 	if err := chromedp.Run(ctx, chromedp.EmulateViewport(360, 800)); err != nil {
 		t.Fatal(err)
