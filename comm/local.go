@@ -65,8 +65,8 @@ type localJob struct {
 	open   atomic.Int32 // the number of groups that are not closed
 }
 
-// leave closes the coordinator with the last group. A lost rank's group may be closed while no other rank is connected,
-// because they change the members.
+// leave is called once for each group, when it is closed. The last call closes the coordinator. Connections are not
+// counted, because the ranks have none while they change the members.
 func (l *localJob) leave() error {
 	if l.open.Add(-1) > 0 {
 		return nil

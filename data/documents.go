@@ -52,7 +52,7 @@ type DocumentsOptions struct {
 	Multiple int
 	// Padding is the token in the rest of a row.
 	Padding int
-	// Vocab is the size of the model's vocabulary. A token that is not below it is an error. 0 allows all tokens.
+	// Vocab is the size of the model's vocabulary. Tokens from Vocab on are an error. 0: they are not checked.
 	Vocab int
 }
 

@@ -76,7 +76,8 @@ func Open(dir string, opts *LoadOptions) (*Folder, error) {
 	return f, nil
 }
 
-// FilesDType returns the type that the first parameter has in the files, usually that of all. LoadOptions.DType may differ.
+// FilesDType returns the type in which the files hold the first parameter, and usually all of them. The loaded parameters
+// have another type if LoadOptions.DType says so.
 func (f *Folder) FilesDType() device.DType {
 	return f.set.Tensors()[f.names[f.Model.Parameters()[0].Name()]].DType.Device()
 }

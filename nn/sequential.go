@@ -22,8 +22,8 @@ type step struct {
 // Sequential applies mods one after another. The name of a parameter is the module's index, a dot, and the
 // parameter's name in the module: "0.weight". A module that occurs twice in mods is applied twice, but its
 // parameters occur once, under the first index. A Linear or a BatchNorm followed by a ReLU is fused, and so
-// are two Linears with a GELU or GELUTanh between them: see [FeedForward]. A ReLU in front of a MaxPool2d is applied
-// after it, to fewer elements, with the same results and gradients.
+// are two Linears with a GELU or GELUTanh between them: see [FeedForward]. If a ReLU comes before a MaxPool2d, the
+// pooling runs first. The ReLU then has fewer elements, and results and gradients are the same.
 //
 // If a module panics because shapes or types do not match, the panic names the module: see
 // [device.ShapeError].

@@ -12,8 +12,8 @@ import (
 	"github.com/goddp/goddp/internal/testkit/etcdtest"
 )
 
-// openOne opens an election whose terms do not end by a pause of this process.
-func openOne(t *testing.T, c *etcdtest.Cluster, name string) *etcdElection {
+// openSlow opens an election with a TTL of a minute. A process that stands still for seconds keeps its term.
+func openSlow(t *testing.T, c *etcdtest.Cluster, name string) *etcdElection {
 	t.Helper()
 	return openTTL(t, c, name, time.Minute)
 }
@@ -53,7 +53,7 @@ func (e *etcdElection) electIn(ctx context.Context, addr, dead string) (*result,
 	return &result{host, mine}, err
 }
 
-// expire ends an agent's lease, as etcd does when it has not heard of the agent for the TTL.
+// expire ends an agent's lease at once, as etcd does if the agent has not renewed it for the TTL.
 func expire(t *testing.T, of *term) {
 	t.Helper()
 	of.session.Orphan()
@@ -67,7 +67,7 @@ func TestOneAgentIsElected(t *testing.T) {
 	c := etcdtest.Start(t, 1)
 	results := make(chan *result, 8)
 	for i := range 8 {
-		e := openOne(t, c, "job")
+		e := openSlow(t, c, "job")
 		go func() {
 			r, err := e.electIn(t.Context(), fmt.Sprintf("host%d:1", i), "")
 			if err != nil {
@@ -92,7 +92,7 @@ func TestOneAgentIsElected(t *testing.T) {
 		t.Fatalf("elected: %v", addrs)
 	}
 	// Another job has another election.
-	other := elect(t, openOne(t, c, "other"), "host9:1", "")
+	other := elect(t, openSlow(t, c, "other"), "host9:1", "")
 	if other.Term == nil {
 		t.Errorf("the other job elected %s", other.Addr)
 	} else {
@@ -106,7 +106,7 @@ func TestOneAgentIsElected(t *testing.T) {
 func TestNextHostGoesOnWhereTheLastOneWas(t *testing.T) {
 	testkit.Long(t)
 	c := etcdtest.Start(t, 1)
-	first := elect(t, openOne(t, c, "job"), "a:1", "").Term
+	first := elect(t, openSlow(t, c, "job"), "a:1", "").Term
 	if first == nil || first.State() != (election.State{}) {
 		t.Fatalf("first term %+v", first)
 	}
@@ -114,7 +114,7 @@ func TestNextHostGoesOnWhereTheLastOneWas(t *testing.T) {
 	if err := first.Save(t.Context(), want); err != nil {
 		t.Fatal(err)
 	}
-	e := openOne(t, c, "job")
+	e := openSlow(t, c, "job")
 	if r := elect(t, e, "b:1", ""); r.Addr != "a:1" {
 		t.Errorf("elected %+v while a is", r)
 	}
@@ -141,7 +141,7 @@ func TestNextHostGoesOnWhereTheLastOneWas(t *testing.T) {
 	if err := third.Resign(t.Context(), true); err != nil {
 		t.Error(err)
 	}
-	fourth := elect(t, openOne(t, c, "job"), "d:1", "").Term // of another job
+	fourth := elect(t, openSlow(t, c, "job"), "d:1", "").Term // of another job
 	if fourth == nil || fourth.State() != (election.State{}) {
 		t.Fatalf("after the end of the job, a term begins with %+v", fourth)
 	}
@@ -152,7 +152,7 @@ func TestNextHostGoesOnWhereTheLastOneWas(t *testing.T) {
 func TestHostThatLivesIsFoundAgain(t *testing.T) {
 	testkit.Long(t)
 	c := etcdtest.Start(t, 1)
-	term := elect(t, openOne(t, c, "job"), "a:1", "").Term
+	term := elect(t, openSlow(t, c, "job"), "a:1", "").Term
 	if term == nil {
 		t.Fatal("not elected")
 	}
@@ -167,11 +167,11 @@ func TestHostThatLivesIsFoundAgain(t *testing.T) {
 func TestEndedJobIsNotRunAgain(t *testing.T) {
 	testkit.Long(t)
 	c := etcdtest.Start(t, 1)
-	host := elect(t, openOne(t, c, "job"), "a:1", "").Term
+	host := elect(t, openSlow(t, c, "job"), "a:1", "").Term
 	if host == nil {
 		t.Fatal("not elected")
 	}
-	late, waits := openOne(t, c, "job"), openOne(t, c, "job")
+	late, waits := openSlow(t, c, "job"), openSlow(t, c, "job")
 	for _, e := range []*etcdElection{late, waits} {
 		if r := elect(t, e, "b:1", ""); r.Addr != "a:1" {
 			t.Errorf("elected %+v, want a", r)
@@ -196,15 +196,15 @@ func TestEndedJobIsNotRunAgain(t *testing.T) {
 	if _, err := late.electIn(t.Context(), "c:1", ""); !errors.Is(err, election.ErrJobEnded) {
 		t.Errorf("an agent that did not reach the host: %v", err)
 	}
-	restarted := openOne(t, c, "job") // its golaunch-etcd was killed
+	restarted := openSlow(t, c, "job") // its golaunch-etcd was killed
 	if _, err := restarted.electIn(t.Context(), "d:1", "a:1"); !errors.Is(err, election.ErrJobEnded) {
 		t.Errorf("an agent that lost the host: %v", err)
 	}
-	other := elect(t, openOne(t, c, "job"), "e:1", "").Term
+	other := elect(t, openSlow(t, c, "job"), "e:1", "").Term
 	if other == nil || other.State() != (election.State{}) {
 		t.Fatalf("an agent of the next job: %+v", other)
 	}
-	if r := elect(t, openOne(t, c, "job"), "f:1", "x:1"); r.Addr != "e:1" {
+	if r := elect(t, openSlow(t, c, "job"), "f:1", "x:1"); r.Addr != "e:1" {
 		t.Errorf("an agent of the next job that lost a host: %+v", r)
 	}
 	// A job does not end with a host that is not elected any more.

@@ -78,9 +78,9 @@ func strides(size [3][]int, channelsLast bool, channels [3]int) (out [3][]int) {
 }
 
 // inner returns the order in which oneDNN computes with the operands, for those whose order it does not choose. With
-// channels last the images need no copies. A convolution of one tap is a product of matrices. Version 2 computes it without
-// copying the images; version 3 has no fast code for their order. The gradients of weights in groups are much faster with
-// channels last.
+// channels last the images need no copies. A 1×1 convolution with channels first is a product of matrices, for which version 2
+// needs no copies either; version 3 has no fast code for it in that order. The gradients of weights in groups are much faster
+// with channels last.
 func (c *convolution) inner(version int) (channelsLast bool, chooses [3]bool) {
 	switch {
 	case c.channelsLast, c.of == convWeight && c.Groups > 1 && c.InGroup > 1:

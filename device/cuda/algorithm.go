@@ -14,8 +14,8 @@ import (
 )
 
 // cuBLAS proposes several algorithms for a product, by its estimate the fastest first. Often another one is faster
-// (docs/results/gpu.md has figures). Algorithms that split the inner dimension into equally many parts usually add in the
-// same order. Comparing the bits of their results shows whether they do.
+// (docs/results/gpu.md has figures). Two algorithms that split the inner dimension into the same number of parts usually
+// add in the same order, and then their results have the same bits. settle compares them.
 const (
 	leastRaced = 4e9                    // operations of a product: 6 µs of an H200
 	mostRaced  = 64                     // attempts, which bounds the time that a program with ever new shapes spends

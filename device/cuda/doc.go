@@ -85,10 +85,10 @@
 // cuBLAS's heuristic proposes several algorithms for each shape, type and alignment. The first large product of a shape
 // runs those that split the inner dimension as the first one does, compares the bits of their results with its, and times
 // those that agree. Later products, also captured ones, use the fastest. Two runs may choose different algorithms, but
-// get the same results: in all shapes tried, equally split algorithms had the same bits. If the result is zero, the
-// comparison shows nothing, and the next product tries again. If it is all NaN, the comparison shows nothing either, but
-// still decides. Small products use the first algorithm, and after 64 attempts all new shapes do. Enqueueing a product of
-// a known shape allocates nothing.
+// get the same results: in all shapes tried, equally split algorithms had the same bits. If the first product of a shape is
+// zero, its bits show nothing, and the next product of the shape tries again. If it is all NaN, its bits show nothing
+// either, but the choice is made. Products of fewer than 4e9 operations use the first algorithm. So do all shapes that come
+// after 64 such attempts. Enqueueing a product of a known shape allocates nothing.
 //
 // # Attention
 //

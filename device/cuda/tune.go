@@ -24,8 +24,9 @@ const (
 )
 
 // race times several alternatives, and returns the index of the fastest. The function run enqueues an alternative
-// on s. An alternative is timed over several runs in a row, which take at least the time `together`. race returns 0, the
-// default, if no other alternative is clearly faster, or if the race could not be completed.
+// on s. A measurement is the mean of several runs in a row, which together take about the time `together`. The
+// alternatives are compared by the medians of their measurements. Alternative 0 is the default: race returns 0 if no other
+// one is clearly faster, or if the race could not be completed.
 //
 // race blocks the host until the stream has run the race, for a bounded time. No collective that
 // the stream waits for should be running.
