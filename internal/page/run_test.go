@@ -2,6 +2,7 @@ package page
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"math"
@@ -173,5 +174,14 @@ func BenchmarkCurves(b *testing.B) {
 			}
 			b.ReportMetric(float64(text.Len()), "bytes/answer")
 		})
+	}
+}
+
+// The page's script takes the length of each list, also before a program has reported anything.
+func TestStateHasNoNull(t *testing.T) {
+	r := NewRun(Info{})
+	r.Worker(Worker{State: Running})
+	if text, err := json.Marshal(r.State()); err != nil || bytes.Contains(text, []byte("null")) {
+		t.Errorf("%s, %v", text, err)
 	}
 }

@@ -66,7 +66,7 @@ func (r *Run) State() *State {
 	now := r.now()
 	s := &State{
 		Info: r.info, Now: now, Status: r.status, WorldSize: r.worldSize, Restarts: r.restarts,
-		Names: slices.Sorted(maps.Keys(r.names)), Parts: r.sortedParts(), Refused: len(r.refused), Checkpoint: r.checkpoint,
+		Names: append([]string{}, slices.Sorted(maps.Keys(r.names))...), Parts: append([]string{}, r.sortedParts()...), Refused: len(r.refused), Checkpoint: r.checkpoint,
 		Events: append([]Event{}, r.events...), Failure: r.failure, Culprits: append([]int{}, r.culprits...), Latest: []Latest{}, Ranks: []RankState{},
 	}
 	if !r.ended.IsZero() {
