@@ -50,7 +50,7 @@ func (r *row) choose(x []float32) int {
 	if p := float32(r.o.penalty()); p != 1 {
 		seen := map[int]bool{}
 		for _, id := range r.tokens {
-			if seen[id] {
+			if seen[id] || id >= len(x) { // the prompt may have tokens from Vocab on
 				continue
 			}
 			seen[id] = true
