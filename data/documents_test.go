@@ -260,6 +260,15 @@ func TestMixIsResumed(t *testing.T) {
 	if _, err := Mix([]Dataset{sets[0], numbers(3)}, []float64{1, 1}, 0); err == nil || !strings.Contains(err.Error(), "set 1 has the fields") {
 		t.Errorf("a mix of other fields: %v", err)
 	}
+	fields := []Field{{Shape: device.Shape{3}}}
+	length := &fields[0].Shape[0]
+	mixed, err = Mix([]Dataset{Each(2, fields, nil)}, []float64{1}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mixed.(Ragged).FieldsOf([]int{0, 1}); &fields[0].Shape[0] != length {
+		t.Error("a batch's fields replace those of a set, which other goroutines read")
+	}
 }
 
 // An error names the line.

@@ -58,7 +58,7 @@ func (m mix) FieldsOf(indices []int) []Field {
 	for _, i := range indices {
 		fields := fieldsOf(m.sets[m.of[i].set], []int{m.of[i].sample})
 		if largest == nil {
-			largest = fields
+			largest = slices.Clone(fields) // the set's own may be in use
 			continue
 		}
 		for f := range fields {
