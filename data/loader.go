@@ -60,6 +60,9 @@ type Batch struct {
 // NewLoader returns a loader for the calling rank of group. It returns an error if the options are
 // invalid for the data set. Each epoch is divided among the ranks that the group has when its loop begins.
 func NewLoader(set Dataset, group Group, opts *LoaderOptions) (*Loader, error) {
+	if set == nil || group == nil {
+		return nil, fmt.Errorf("data: the data set is set: %v, the process group: %v; want both, the group from comm.Init even for a single process", set != nil, group != nil)
+	}
 	o := *cmp.Or(opts, &LoaderOptions{})
 	l := &Loader{
 		set:     set,

@@ -499,6 +499,9 @@ func TestNewLoaderRefuses(t *testing.T) {
 	if _, err := NewLoader(Each(3, nil, nil), ranks{0, 1, dev}, &LoaderOptions{Batch: 1}); err == nil {
 		t.Error("samples without fields: no error")
 	}
+	if _, err := NewLoader(numbers(3), nil, nil); err == nil {
+		t.Error("no group: no error")
+	}
 }
 
 // Using an invalid batch panics, also in a backward pass that reads it.
