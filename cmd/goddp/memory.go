@@ -23,7 +23,7 @@ func estimateMemory(args []string) error {
 	fs := newFlags("memory")
 	fs.IntVar(&o.Rows, "batch", 1, "rows of a forward pass on each GPU")
 	fs.IntVar(&o.Length, "length", 2048, "tokens of a row")
-	fs.StringVar(&recompute, "recompute", "", "what the backward pass computes again: cheap `operations` or blocks")
+	fs.StringVar(&recompute, "recompute", "", "`what` the backward pass computes again: cheap, the operations that take little time, or blocks")
 	fs.IntVar(&rank, "lora", 0, "train adapters of this `rank` alone")
 	fs.IntVar(&o.Ranks, "ranks", 1, "number of GPUs")
 	fs.IntVar(&o.Stage, "stage", 0, "`stage` of ZeRO, 1 to 3; 0: every GPU keeps all")
@@ -55,6 +55,9 @@ Exit codes: 0 it fits; 1 it does not, or DIR cannot be read; 2 usage.
 	if min(o.Rows, o.Length, o.Ranks) < 1 || o.Stage < 0 || o.Stage > 3 || rank < 0 {
 		return &usageError{known: true, err: fmt.Errorf("--batch %d, --length %d, --ranks %d, --stage %d and --lora %d: want at least 1 row, token and GPU, a stage from 0 to 3, and a rank of at least 0",
 			o.Rows, o.Length, o.Ranks, o.Stage, rank)}
+	}
+	if !(gpu > 0) {
+		return &usageError{known: true, err: fmt.Errorf("--gpu %v: want more than 0 GiB", gpu)}
 	}
 	m, err := hf.NewModel(fs.Arg(0), decoder.Recompute(recompute))
 	if err != nil {

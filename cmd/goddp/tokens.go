@@ -146,15 +146,17 @@ func (w *shardWriter) write(files []string) error {
 			return err
 		}
 	}
+	var missing []string
 	for dir := filepath.Clean(w.dir); ; dir = filepath.Dir(dir) {
 		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
-		w.made = append(w.made, dir)
+		missing = append(missing, dir)
 	}
 	if err := os.MkdirAll(w.dir, 0o777); err != nil {
 		return err
 	}
+	w.made = missing
 	if there, _ := filepath.Glob(filepath.Join(w.dir, "*_[0-9][0-9][0-9][0-9][0-9][0-9].bin")); len(there) > 0 { // the pattern is well formed
 		return fmt.Errorf("%s exists already: want a folder without shards", there[0])
 	}

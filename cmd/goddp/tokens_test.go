@@ -74,6 +74,12 @@ func TestTokens(t *testing.T) {
 	if code != 1 || !strings.Contains(stderr, "000000.bin exists already") && !strings.Contains(stderr, "000001.bin exists already") {
 		t.Errorf("over other shards the exit code is %d: %s", code, stderr)
 	}
+	link := filepath.Join(dir, "link")
+	os.Symlink(filepath.Join(dir, "none"), link)
+	code, _, stderr = goddp(t, "tokens", one, "-o", link)
+	if _, err := os.Lstat(link); code != 1 || strings.Count(stderr, "\n") != 1 || err != nil {
+		t.Errorf("in a folder that cannot be made, the exit code is %d: %s, %v", code, stderr, err)
+	}
 }
 
 // With --tokenizer, the tokens are a model's, each document begins with its bos token, and other special tokens

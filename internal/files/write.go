@@ -61,7 +61,7 @@ func leadsToDevice(folder *os.Root, path string) (bool, error) {
 	case err != nil || info.Mode().IsRegular():
 		return false, nil // the write returns any other error
 	case info.IsDir():
-		return false, &fs.PathError{Op: "write", Path: path, Err: fs.ErrExist}
+		return false, &fs.PathError{Op: "write", Path: path, Err: syscall.EISDIR}
 	case info.Mode()&fs.ModeSymlink == 0:
 		return true, nil
 	}

@@ -59,7 +59,7 @@ func TestErrorsNameTheFile(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(taken, "x"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range map[string]error{filepath.Join(dir, "none", "f"): fs.ErrNotExist, taken: fs.ErrExist} {
+	for path, want := range map[string]error{filepath.Join(dir, "none", "f"): fs.ErrNotExist, taken: syscall.EISDIR} {
 		err := WriteBytes(path, 0o600, nil)
 		if !errors.Is(err, want) || !strings.Contains(err.Error(), path+":") {
 			t.Errorf("%s: got %v, want %v of that path", path, err, want)
