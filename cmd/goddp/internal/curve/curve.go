@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"fmt"
 	"image/color"
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -103,23 +102,28 @@ func Save(path string, runs []*Run, opts Options) error {
 
 // chosen returns the names to draw, those of a panel together, in the order of the panels.
 func chosen(path string, runs []*Run, opts Options) (subjects [][]string, err error) {
+	numbers := "finite numbers"
+	if opts.Log {
+		numbers = "finite numbers above 0"
+	}
 	var have []string
 	for _, r := range runs {
-		have = slices.AppendSeq(have, maps.Keys(r.Series))
+		for name, points := range r.Series {
+			if slices.ContainsFunc(points, opts.isDrawable) {
+				have = append(have, name)
+			}
+		}
 	}
 	slices.Sort(have)
 	have = slices.Compact(have)
 	for _, name := range opts.Names {
-		if !slices.ContainsFunc(runs, func(r *Run) bool { return slices.ContainsFunc(r.Series[name], opts.isDrawable) }) {
-			return nil, fmt.Errorf("the files have no finite numbers named %q: want one of %q", name, have)
+		if !slices.Contains(have, name) {
+			return nil, fmt.Errorf("the files have no %s named %q: want one of %q", numbers, name, have)
 		}
 	}
 	names := opts.Names
 	if len(names) == 0 {
-		names = slices.DeleteFunc(have, func(name string) bool {
-			return slices.Contains(held, name) ||
-				!slices.ContainsFunc(runs, func(r *Run) bool { return slices.ContainsFunc(r.Series[name], opts.isDrawable) })
-		})
+		names = slices.DeleteFunc(have, func(name string) bool { return slices.Contains(held, name) })
 		slices.SortFunc(names, func(a, b string) int {
 			ofA, dataA := subject(a)
 			ofB, dataB := subject(b)
@@ -127,7 +131,7 @@ func chosen(path string, runs []*Run, opts Options) (subjects [][]string, err er
 		})
 	}
 	if len(names) == 0 {
-		return nil, fmt.Errorf("%s: the runs record no finite numbers except %q, which are drawn only if named", path, held)
+		return nil, fmt.Errorf("%s: the runs record no %s except %q, which are drawn only if named", path, numbers, held)
 	}
 	at := map[string]int{}
 	for _, name := range names {

@@ -120,12 +120,14 @@ func TestSave(t *testing.T) {
 			t.Error("the drawing does not name its panels, or has one for the heap")
 		}
 	}
+	r.Series["negative"] = []Point{{Step: 1, Number: -1}}
 	for want, c := range map[string]struct {
 		file string
 		opts Options
 	}{
-		`the files have no finite numbers named "los": want one of ["accuracy" "heap_bytes" "loss"]`: {"c.svg", Options{Names: []string{"los"}}},
-		"c.xyz: want a name that ends with .svg, .png or .pdf":                                       {"c.xyz", Options{}},
+		`the files have no finite numbers named "los": want one of ["accuracy" "heap_bytes" "loss" "negative"]`: {"c.svg", Options{Names: []string{"los"}}},
+		`no finite numbers above 0 named "negative": want one of ["accuracy" "heap_bytes" "loss"]`:              {"c.svg", Options{Names: []string{"negative"}, Log: true}},
+		"c.xyz: want a name that ends with .svg, .png or .pdf":                                                  {"c.xyz", Options{}},
 	} {
 		if err := Save(filepath.Join(t.TempDir(), c.file), []*Run{r}, c.opts); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want an error with %q", err, want)
