@@ -92,12 +92,16 @@ func TestGPTValidates(t *testing.T) {
 	args := []string{"--tokens", "shard.bin", "--in-order", "--layers", "1", "--heads", "1", "--embed", "8", "--context", "8",
 		"--warmup", "1", "--sample", "0", "--save", "gpt.safetensors"}
 	launch(t, dir, 2, "gpt", append(args, "--batch", "1", "--steps", "4")...)
-	out := launch(t, dir, 2, "gpt", append(args, "--batch", "4", "--steps", "2", "--lr", "0", "--init", "gpt.safetensors",
-		"--validate", "shard.bin", "--validate-batches", "1", "--validate-every", "1")...).Stderr
+	ran := launch(t, dir, 2, "gpt", append(args, "--batch", "4", "--steps", "2", "--lr", "0", "--init", "gpt.safetensors",
+		"--validate", "shard.bin", "--validate-batches", "1", "--validate-every", "1")...)
+	out := ran.Stderr
 	losses := regexp.MustCompile(`step 2/2  loss (\S+)`).FindStringSubmatch(out)
 	validation := regexp.MustCompile(`validation_loss (\S+)`).FindAllStringSubmatch(out, -1)
 	if losses == nil || len(validation) != 2 || validation[0][1] != losses[1] || validation[1][1] != losses[1] {
 		t.Errorf("no validation loss equal to the loss after both steps in\n%s", out)
+	}
+	if ran.Stdout != "" {
+		t.Errorf("--sample 0 prints %q", ran.Stdout)
 	}
 	r := testkit.Run(t, command(t, dir, "gpt", append(args, "--batch", "1", "--steps", "4", "--validate", "shard.bin")...))
 	if want := "--validate-batches 20, want at least 1 of each, and at most the 8 batches"; r.Code == 0 || !strings.Contains(r.Stderr, want) {

@@ -95,8 +95,8 @@ func open() (net *decoder.Model, c decoder.GPT2Config, set data.Dataset, err err
 	// The model has some more tokens than the texts, because the last layer is faster if its rows have a multiple of 64
 	// elements.
 	c.Recompute, c.Vocab = decoder.Recompute(*recompute), (*vocab+63)/64*64
-	if *prompt == "" {
-		return nil, c, nil, errors.New("--prompt is empty, want text for a sample to follow")
+	if n := len(*prompt); n < 1 || *text != "" && n > c.Positions {
+		return nil, c, nil, fmt.Errorf("--prompt has %d bytes, want 1 to %d, those of the context, for a sample to follow", n, c.Positions)
 	}
 	if (*text == "") == (*tokens == "") {
 		return nil, c, nil, fmt.Errorf("--text %q and --tokens %q: want exactly one of them", *text, *tokens)
@@ -203,7 +203,7 @@ func run(ctx context.Context) error {
 		LR: rate, ClipNorm: 1, Captured: *captured, Log: *log, LogEvery: *period, Trace: *trace, Weights: *save,
 		Checkpoints: *resume, SaveEvery: *every,
 	})
-	if err != nil || model.Stopping() {
+	if err != nil || model.Stopping() || *sample < 1 {
 		return err
 	}
 	return model.Whole(func() error {
