@@ -221,7 +221,7 @@ func TestCustomLearns(t *testing.T) {
 // Programs report invalid flags and data in one line.
 func TestInvalidInput(t *testing.T) {
 	testkit.Long(t)
-	dir := t.TempDir()
+	dir, model := t.TempDir(), smallModel(t)
 	for name, size := range map[string]int{"text": 5, "cut.bin": 2000} {
 		content := make([]byte, size)
 		copy(content, "\x88\xd8\x34\x01\x01\x00\x00\x00\xe8\x03\x00\x00") // a header of 1000 tokens
@@ -240,6 +240,9 @@ func TestInvalidInput(t *testing.T) {
 		"4 layers and 3 heads of a hidden size of 128":                                         "gpt --text text --heads 3",
 		`no file matches "none*.bin"`:                                                          "gpt --tokens none*.bin",
 		"--steps 5, --batch 8 and --warmup 9, want at least 1":                                 "gpt --text text --context 2 --steps 5 --warmup 9",
+		"--prompt has 8 bytes, want 1 to 2, those of the context":                              "gpt --text text --context 2 --prompt too_long",
+		"--length 64 and a --prompt of 109 tokens: want at most the 128 positions":             "finetune --data text --length 64 --prompt " + strings.Repeat("a", 100) + " --model " + model,
+		"--length 129 and a --prompt of 9 tokens: want at most the 128 positions":              "finetune --data text --length 129 --model " + model,
 		`--model 18, want one of ["101" "152" "50"]`:                                           "resnet --model 18",
 		"--depths 1,2,3, want 4 numbers":                                                       "resnet --depths 1,2,3",
 		"--depths 1,0,1,1, want positive numbers":                                              "resnet --depths 1,0,1,1",

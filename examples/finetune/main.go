@@ -58,12 +58,9 @@ func run(ctx context.Context) error {
 		return err
 	}
 	tok, err := tokenizer.Load(*dir)
-	if err != nil {
-		return err
-	}
-	template, err := chat.Load(*dir)
-	if err != nil && !errors.Is(err, chat.ErrNoTemplate) {
-		return err
+	template, none := chat.Load(*dir)
+	if err != nil || none != nil && !errors.Is(none, chat.ErrNoTemplate) {
+		return errors.Join(err, none)
 	}
 	o := hf.LoadOptions{Recompute: decoder.Recompute(*recompute)}
 	if pg.Device().Type() == device.CUDA {
@@ -74,6 +71,10 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer base.Close()
+	tokens, err := chat.Prompt(tok, template, *prompt)
+	if most := base.Model.MaxPositions(); *length > most || *prompt != "" && (err != nil || len(tokens) > *length) {
+		return errors.Join(err, fmt.Errorf("--length %d and a --prompt of %d tokens: want at most the %d positions of the model, and at most --length", *length, len(tokens), most))
+	}
 	save := func() error { return base.Save(ctx, *out, &hf.SaveOptions{Stop: chat.Stop(tok, template)}) }
 	if *rank != 0 {
 		adapters, err := lora.Add(base.Model, &lora.Options{Rank: *rank, Alpha: 2 * float64(*rank)})
@@ -134,9 +135,8 @@ func run(ctx context.Context) error {
 		return err
 	}
 	return model.OnRank(0, func() error {
-		tokens, unfit := chat.Prompt(tok, template, *prompt)
-		g, err := generate.New(base.Model, 1, min(*length, base.Model.MaxPositions()))
-		if err = errors.Join(err, unfit); err != nil {
+		g, err := generate.New(base.Model, 1, *length)
+		if err != nil {
 			return err
 		}
 		defer fmt.Println()
