@@ -102,10 +102,10 @@ func NewModel(dir string, recompute decoder.Recompute) (*decoder.Model, error) {
 // newModel reads config.json in dir, and makes the model that it describes.
 func newModel(dir string, recompute decoder.Recompute) (text []byte, m *decoder.Model, err error) {
 	path := filepath.Join(dir, "config.json")
+	if _, absent := os.Stat(filepath.Join(dir, "adapter_config.json")); absent == nil { // transformers reads the adapters, whatever else there is
+		return nil, nil, fmt.Errorf("%s: the folder has adapters, want a whole model alone: their base, or what goddp merge makes of both", dir)
+	}
 	if text, err = files.Read(path, 1<<20); err != nil {
-		if _, absent := os.Stat(filepath.Join(dir, "adapter_config.json")); absent == nil {
-			err = fmt.Errorf("%w: the folder has adapters, want a whole model: their base, or what goddp merge makes of both", err)
-		}
 		return nil, nil, err
 	}
 	var c struct {

@@ -200,8 +200,8 @@ func TestErrors(t *testing.T) {
 	}{
 		"no config": {func(dir string, _ map[string]safetensors.Source) { os.Remove(filepath.Join(dir, "config.json")) }, "config.json: no such file"},
 		"adapters": {func(dir string, _ map[string]safetensors.Source) {
-			os.Rename(filepath.Join(dir, "config.json"), filepath.Join(dir, "adapter_config.json"))
-		}, "config.json: no such file or directory: the folder has adapters, want a whole model"},
+			write(t, dir, "adapter_config.json", "{}")
+		}, "the folder has adapters, want a whole model alone"},
 		"LFS config":     {file("config.json", lfs), "config.json: want JSON, but it is a git-lfs pointer"},
 		"HTML config":    {file("config.json", "<!DOCTYPE html><html>"), "config.json: want JSON, but it is an HTML page"},
 		"bad config":     {config(`11`, `"many"`), "config.json: json: cannot unmarshal string into Go struct field config.Config.vocab_size"},
@@ -263,8 +263,11 @@ func TestAdapters(t *testing.T) {
 	if err := adapters.Merge(); err != nil {
 		t.Fatal(err)
 	}
-	if got := save(t, f, t.TempDir(), nil); !equal(got, content(t, dir)) {
-		t.Errorf("saved %q, want the same as before, because the adapters are not trained", got)
+	want := content(t, dir)
+	write(t, dir, "adapter_config.json", "of a run before")
+	write(t, dir, "adapter_model.safetensors", "of a run before")
+	if got := save(t, f, dir, nil); !equal(got, want) {
+		t.Errorf("saved %q, want the same as before, because the adapters are not trained, and no other adapters", got)
 	}
 }
 

@@ -42,7 +42,7 @@ var copied = []string{
 // with the type of the parameters; the weights; the files of the tokenizer and of generation. In a job one rank calls Save,
 // within OnRank of the model of package ddp or ddp/zero, because the ranks may have divided the weights. Save waits until the
 // device has computed the weights, or until ctx ends. Each file is replaced when the new one is complete. Files of weights
-// that dir had before, and that are not part of the model, are removed. opts may be nil.
+// and adapters that dir had before, and that are not part of the model, are removed. opts may be nil.
 func (f *Folder) Save(ctx context.Context, dir string, opts *SaveOptions) error {
 	if err := f.save(ctx, dir, *cmp.Or(opts, &SaveOptions{})); err != nil {
 		return fmt.Errorf("hf: %w", err)
@@ -172,10 +172,11 @@ func (f *Folder) shards(most int64) (fileOf map[string]string) {
 	return fileOf
 }
 
-// stale matches the files of weights that Save may have written.
-var stale = regexp.MustCompile(`^model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?$`)
+// stale matches the files of weights that Save may have written, and PEFT's files.
+var stale = regexp.MustCompile(`^(model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?|adapter_(config\.json|model\.safetensors))$`)
 
-// removeOthers removes files of weights that are not among written: a reader could take them for a part of the model.
+// removeOthers removes files of weights that are not among written: a reader could take them for a part of the model, and
+// transformers would load adapters and their base in its place.
 func removeOthers(dir string, written []string) error {
 	entries, err := os.ReadDir(dir)
 	for _, e := range entries {
