@@ -199,7 +199,7 @@ func (a *agent) ordered(o *rendezvous.Order) event {
 		if a.stopTime.IsZero() {
 			a.stopTime = time.Now()
 		}
-		if a.stopped = o.Stop; a.round.Nodes > 1 && a.core.phase == running {
+		if a.stopped = o.Stop; a.cfg.Nodes != nil && a.core.phase == running {
 			a.shown = o.Stop
 			a.console.logf("stopping the workers: %s", o.Stop.Reason)
 		}

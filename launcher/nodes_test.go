@@ -304,6 +304,16 @@ func TestRoundSaysOnceWhyItBegins(t *testing.T) {
 	}
 }
 
+// A node that is alone says at once that it stops its workers because another has joined.
+func TestLoneNodeSaysWhyItStops(t *testing.T) {
+	var out bytes.Buffer
+	a := &agent{cfg: &Config{Nodes: &Nodes{}}, core: &core{phase: running}, console: newConsole(&out, &out), attempt: &attempt{round: &rendezvous.Round{Nodes: 1}}}
+	a.ordered(&rendezvous.Order{Stop: &rendezvous.StopOrder{Reason: "1 node joined"}})
+	if err := a.console.Close(soon, nil); err != nil || out.String() != "golaunch: stopping the workers: 1 node joined\n" {
+		t.Errorf("got %q, %v", &out, err)
+	}
+}
+
 // The line by which a node stops its workers says if the first worker that failed blames another.
 func TestStopNamesWhomTheFailedWorkerBlames(t *testing.T) {
 	script := `if [ $RANK = 1 ]; then
