@@ -249,6 +249,7 @@ func TestUsageErrors(t *testing.T) {
 		{"none.go", "", "none.go: no such file"},
 		{writeFile(t, "data", "x"), "", "data is not executable"},
 		{empty, "", empty + " is a folder without Go files"},
+		{filepath.Join(library, "lib.go"), "", "lib.go is of package lib; want package main"},
 		{library, "", library + " holds package lib; want package main"},
 		{filepath.Dir(pipe), "", "main.go is not a regular file but a named pipe"},
 		{writeFile(t, "x.py", ""), "PYTHON_EXEC=/no/python", "/no/python"},

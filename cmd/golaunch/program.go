@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"go/build"
+	"go/parser"
+	"go/token"
 	"io"
 	"os"
 	"os/exec"
@@ -63,7 +65,7 @@ func findProgram(ctx context.Context, o *options) (*program, error) {
 	case err != nil:
 		return nil, usagef("%s: %w", name, errors.Unwrap(err))
 	case suffix == ".go":
-		return goBuild(ctx, filepath.Dir(name), filepath.Base(name), name, args)
+		return goFile(ctx, name, args)
 	}
 	return python(name, append([]string{name}, args...))
 }
@@ -132,6 +134,21 @@ func goPackage(ctx context.Context, dir string, args []string) (*program, error)
 	}
 	// The compiler explains any other error.
 	return goBuild(ctx, dir, ".", dir, args)
+}
+
+// goFile builds the command in a file.
+func goFile(ctx context.Context, name string, args []string) (*program, error) {
+	f, err := files.Open(name) // a pipe could wait for ever
+	if err != nil {
+		return nil, usagef("%w", err)
+	}
+	defer f.Close()
+	file, err := parser.ParseFile(token.NewFileSet(), name, f, parser.PackageClauseOnly)
+	if err == nil && file.Name.Name != "main" { // go build would write a library
+		return nil, usagef("%s is of package %s; want package main", name, file.Name.Name)
+	}
+	// The compiler explains any other error.
+	return goBuild(ctx, filepath.Dir(name), filepath.Base(name), name, args)
 }
 
 // isImportPath reports whether name, which is not a file, can be an import path: its first element
