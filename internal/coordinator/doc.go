@@ -18,6 +18,7 @@
 //	Leave   I leave this group, or the session, without a failure
 //	Query   which members have not sent a Gather with this key yet?
 //	Post    my latest value of this key; and: which values have these ranks posted?
+//	Enter   I am ready for the next epoch of an elastic job
 //	Alive   sent every second, without content
 //
 // # What the coordinator sends
@@ -31,6 +32,9 @@
 //	Left      all members have left
 //	Queried   the members that have not sent a Gather with the key
 //	Posted    your value is stored; these are the values that you asked for, once all are posted
+//	Begun     the next epoch has begun, with these workers
+//	Released  you shall end: the job goes on without you
+//	Alive     as above
 //
 // # Which failure is the first
 //
@@ -101,6 +105,7 @@
 //
 // [Core] decides which messages the coordinator sends in one session. It is a pure state machine.
 // The scenarios in testdata describe its behaviour, and a simulation runs it through many schedules
-// with faults. [Server] is the coordinator's end of the connections, [Client] is a rank's end.
+// with faults. [Membership] is another one: it decides which workers of an elastic job form the next
+// epoch. [Server] is the coordinator's end of the connections, [Client] is a rank's end.
 // [Server.Local] connects a rank that runs in the coordinator's process.
 package coordinator

@@ -38,7 +38,7 @@
 //
 // # Waiting
 //
-// Get, MultiGet and Wait return when their keys exist, when the context ends, or when the
+// Get and Wait return when their keys exist, when the context ends, or when the
 // handle or the server is closed. Nothing polls: the table keeps a waiter under one missing
 // key, and the call that creates the key wakes it.
 //
@@ -114,5 +114,5 @@
 //
 // PyTorch puts "/" before each key of its callers. So do the Client and the local store.
 // The slash is added in one place, and callers do not see it: the key "k" of this package
-// is the key "k" of PyTorch. NumKeys counts all keys of the table, including "init/".
+// is the key "k" of PyTorch. GETNUMKEYS counts all keys of the table, including "init/".
 package store
