@@ -523,6 +523,9 @@ func TestInvalidOptionsAreErrors(t *testing.T) {
 			t.Errorf("%+v: %v, want %q", w, err, want)
 		}
 	}
+	if _, err := comm.Local(1, &comm.Options{Timeout: -time.Second}); err == nil || !strings.Contains(err.Error(), "Timeout is -1s") {
+		t.Errorf("a timeout of -1s: %v", err)
+	}
 	t.Setenv("OMP_NUM_THREADS", "0")
 	if _, err := comm.Local(1, nil); err == nil || !strings.Contains(err.Error(), "OMP_NUM_THREADS") {
 		t.Errorf("OMP_NUM_THREADS=0: %v", err)

@@ -48,11 +48,14 @@ func newJoiner(opts *Options) (*joiner, error) {
 	return j, nil
 }
 
-// readSettings reads the settings from the environment. It does not change an ErrorMode that the
-// caller has set.
+// readSettings reads the settings from the environment, and checks the timeouts. It does not change an
+// ErrorMode that the caller has set.
 func (j *joiner) readSettings() (err error) {
 	if j.env, err = jobenv.ReadSettings(os.LookupEnv); err != nil {
 		return fmt.Errorf("comm: %w", err)
+	}
+	if j.Timeout < 0 || j.ShutdownTimeout < 0 {
+		return fmt.Errorf("comm: Options: Timeout is %v and ShutdownTimeout %v, want 0 or more of each", j.Timeout, j.ShutdownTimeout)
 	}
 	f := j.env.Failures
 	j.CheckCalls = j.CheckCalls || f.CheckCalls
