@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/goddp/goddp/autograd"
@@ -266,6 +268,36 @@ func TestKeepLast(t *testing.T) {
 	if err != nil || len(left) != 4 {
 		t.Errorf("%v, %v, want three checkpoints and latest", left, err)
 	}
+}
+
+// Load sets the state to that of a given step, also of an earlier one. A step that was not saved is an error.
+func TestLoadOfAStep(t *testing.T) {
+	dir := t.TempDir()
+	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		r, m, err := begin(pg, dir, zeros, 1, Options{})
+		if err != nil {
+			return err
+		}
+		var want map[string][]byte
+		for n := range 3 {
+			if _, err := r.train(n, n+1); err != nil {
+				return err
+			}
+			if err := m.Save(t.Context(), n+1, r.state()); err != nil {
+				return err
+			}
+			if n == 1 {
+				want = bits(r)
+			}
+		}
+		if err := m.Load(t.Context(), 2, r.state()); err != nil || r.seen != 2 || !maps.EqualFunc(bits(r), want, bytes.Equal) {
+			return fmt.Errorf("after Load of step 2 the program's value is %d, error %v, want 2 and the weights of that step", r.seen, err)
+		}
+		if err := m.Load(t.Context(), 4, r.state()); err == nil || !strings.Contains(err.Error(), "there is no such checkpoint") {
+			return fmt.Errorf("Load of step 4, which was not saved: %v", err)
+		}
+		return m.Close()
+	})
 }
 
 // A failure within an update leaves the optimizer inconsistent. Resume makes
