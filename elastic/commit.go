@@ -46,7 +46,7 @@ func (r *run) observe() error {
 	for _, b := range nn.Buffers(r.State.Model) {
 		copied, err := dev.Alloc(b.Var().Tensor().Bytes())
 		if err != nil {
-			r.close()
+			r.free()
 			return fmt.Errorf("a copy of the model's buffers: %w", err)
 		}
 		r.last.buffers = append(r.last.buffers, buffer{b.Var(), copied})

@@ -2,6 +2,7 @@ package nn
 
 import (
 	"cmp"
+
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
 )
