@@ -110,10 +110,12 @@ func bertNormalizer(c component) func(string) string {
 		if orTrue(c.CleanText) {
 			text = strings.Map(func(r rune) rune {
 				switch {
-				case r == '\t' || r == '\n' || r == '\r' || unicode.IsSpace(r):
+				case r == '\t' || r == '\n' || r == '\r':
 					return ' '
-				case r == 0 || r == utf8.RuneError || unicode.Is(unicode.C, r):
+				case r == utf8.RuneError || unicode.In(r, unicode.Cc, unicode.Cf, unicode.Co): // also other white space of ASCII
 					return -1
+				case unicode.IsSpace(r):
+					return ' '
 				}
 				return r
 			}, text)

@@ -64,3 +64,10 @@ func TestPrecompiled(t *testing.T) {
 		}
 	}
 }
+
+// As in Hugging Face's library, control characters vanish, also if they are white space, and unassigned ones stay.
+func TestBertNormalizer(t *testing.T) {
+	if got, want := bertNormalizer(component{})("A\u0085b\vc\u200b\td\u00a0e\u0378"), "abc d e\u0378"; got != want {
+		t.Errorf("the text becomes %q, want %q", got, want)
+	}
+}
