@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/goddp/goddp/internal/files"
 	"github.com/goddp/goddp/internal/jobenv"
@@ -18,6 +19,7 @@ func Folder(chosen, job string) string {
 	if chosen != "" && !files.IsShared(chosen) {
 		return chosen
 	}
+	job = strings.ReplaceAll(job, "/", "_") // a user may give the job any id
 	return filepath.Join(cmp.Or(chosen, os.TempDir()), fmt.Sprintf("goddp_flight_%d_%s", os.Getuid(), job))
 }
 

@@ -23,6 +23,9 @@ func TestDir(t *testing.T) {
 	if again, err := Dir(s); err != nil || again != dir {
 		t.Errorf("the second time: %s, %v", again, err)
 	}
+	if slashed, err := Dir(jobenv.Flight{JobID: "team/run"}); err != nil || filepath.Dir(slashed) != tmp {
+		t.Errorf("of a job whose id has a slash: %s, %v, want a folder in %s", slashed, err, tmp)
+	}
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
