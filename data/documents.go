@@ -363,7 +363,7 @@ func parseDocument(line []byte) (*Document, error) {
 	case errors.As(err, &wrong):
 		return nil, fmt.Errorf("not a document: a JSON %s in the place of %q does not fit: see data.OpenDocuments", wrong.Value, strings.ToLower(wrong.Field))
 	case err != nil:
-		return nil, fmt.Errorf("not a document: %w", err)
+		return nil, fmt.Errorf("not a document: %w: want a JSON object in each line", err)
 	}
 	d := &Document{Messages: l.Messages}
 	if inner := ""; json.Unmarshal(l.Tools, &inner) == nil {

@@ -276,6 +276,7 @@ func TestDocumentErrors(t *testing.T) {
 	for line, want := range map[string]string{
 		`{"text": }`:                       "line 2: not a document: invalid character",
 		`{"txt": "a"}`:                     `line 2: the fields are ["txt"], want "messages", "conversations", "prompt" and "completion", or "text"`,
+		`[`:                                "line 2: not a document: unexpected end of JSON input: want a JSON object in each line",
 		`[{"text": "a"}]`:                  "line 2: not a document: the line is a JSON array, want an object",
 		`{"text": 5}`:                      `line 2: not a document: a JSON number in the place of "text" does not fit`,
 		`{"prompt": "a", "completion": 3}`: `line 2: "prompt" and "completion" are not both texts or both lists of messages`,
