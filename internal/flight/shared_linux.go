@@ -98,7 +98,16 @@ func replacedBy(pid int) string {
 // recorded: another process may have got its id since, or the id may be of another namespace.
 func isOfJob(pid int, job string) bool {
 	environ, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-	return job != "" && slices.Contains(strings.Split(string(environ), "\x00"), jobenv.JobIDVar+"="+job)
+	return job != "" && slices.ContainsFunc(strings.Split(string(environ), "\x00"), func(v string) bool {
+		name, isSet := strings.CutPrefix(v, jobenv.JobIDVar+"=")
+		return isSet && asRecorded(name) == job
+	})
+}
+
+// asRecorded returns the name of a job as a record holds it, where it is cut to the length of the field.
+func asRecorded(name string) string {
+	field := header{}.job
+	return text(field[:copy(field[:], name)])
 }
 
 // Close releases the memory.
@@ -170,6 +179,7 @@ func Find(job string) ([]*Dump, error) {
 	if err != nil {
 		return nil, err
 	}
+	name := asRecorded(job)
 	var dumps []*Dump
 	seen := map[uint64]bool{} // by inode, because both the launcher and the rank hold the memory
 	for _, fdPath := range links {
@@ -181,7 +191,7 @@ func Find(job string) ([]*Dump, error) {
 			continue
 		}
 		holder := filepath.Base(filepath.Dir(filepath.Dir(fdPath)))
-		if job == holder || job == d.Job || job == d.Run || job == strconv.Itoa(d.PID) {
+		if job == holder || name == d.Job || name == d.Run || job == strconv.Itoa(d.PID) {
 			seen[inode] = true
 			dumps = append(dumps, d)
 		}

@@ -78,11 +78,14 @@ func startWorker(t *testing.T, program string) (*Shared, *testkit.Process) {
 	return s, startIn(t, s, program)
 }
 
+// jobName returns a name that is longer than the header's field for it, which cuts the last character that fits in two.
+func jobName(t *testing.T) string { return "job" + t.Name() + strings.Repeat("€", 40) }
+
 // startIn starts a worker that inherits s.
 func startIn(t *testing.T, s *Shared, program string) *testkit.Process {
 	t.Helper()
 	cmd := testkit.Self(t, program)
-	cmd.Env = append(cmd.Env, jobenv.FlightFDVar+"=3", jobenv.FlightEntriesVar+"=5", "GODDP_JOB_ID=job"+t.Name())
+	cmd.Env = append(cmd.Env, jobenv.FlightFDVar+"=3", jobenv.FlightEntriesVar+"=5", "GODDP_JOB_ID="+jobName(t))
 	cmd.ExtraFiles = []*os.File{s.File()}
 	p := testkit.Start(t, cmd)
 	p.Await("^recorded$", 1)
@@ -115,7 +118,7 @@ func TestStopped(t *testing.T) {
 		t.Errorf("ending %q, fate %q", d.Ending, d.Fate)
 	}
 	pid := p.Cmd.Process.Pid
-	for _, job := range []string{strconv.Itoa(pid), strconv.Itoa(os.Getpid()), "job" + t.Name()} {
+	for _, job := range []string{strconv.Itoa(pid), strconv.Itoa(os.Getpid()), jobName(t)} {
 		if dumps, err := Find(job); err != nil || len(dumps) != 1 || dumps[0].PID != pid {
 			t.Fatalf("dumps of job %s: %+v, %v, want one", job, dumps, err)
 		}
