@@ -221,11 +221,15 @@ func (t *Tokenizer) readSpecials(dir string) error {
 			*special.id = id
 		}
 	}
-	var generation struct {
+	var config, generation struct {
 		EOS ids `json:"eos_token_id"`
 	}
-	if err := readJSON(filepath.Join(dir, "generation_config.json"), &generation); err != nil {
+	if err := errors.Join(readJSON(filepath.Join(dir, "config.json"), &config), readJSON(filepath.Join(dir, "generation_config.json"), &generation)); err != nil {
 		return err
+	}
+	// Older folders, such as GPT-2's, have only the number of the token.
+	if last := append(generation.EOS, config.EOS...); t.EOS < 0 && len(last) > 0 && t.Token(last[0]) != "" {
+		t.EOS = last[0]
 	}
 	if t.Stop = generation.EOS; t.Stop == nil && t.EOS >= 0 {
 		t.Stop = []int{t.EOS}

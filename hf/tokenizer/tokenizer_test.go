@@ -2,6 +2,8 @@ package tokenizer_test
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -91,6 +93,23 @@ func TestOptions(t *testing.T) {
 	}
 	if _, ok := tok.ID("none"); ok || tok.Token(-1) != "" || tok.Token(tok.Len()) != "" || tok.Decode([]int{-1, tok.Len()}, nil) != "" {
 		t.Error("tokens that do not exist have a text")
+	}
+}
+
+// GPT-2's folder has the number of the last token alone.
+func TestLastTokenByNumber(t *testing.T) {
+	want := load(t, "bytelevel").EOS
+	for _, name := range []string{"config.json", "generation_config.json"} {
+		dir := t.TempDir()
+		file, err := os.ReadFile("testdata/bytelevel/tokenizer.json")
+		if err = errors.Join(err, os.WriteFile(filepath.Join(dir, "tokenizer.json"), file, 0o666),
+			os.WriteFile(filepath.Join(dir, name), fmt.Appendf(nil, `{"eos_token_id": %d}`, want), 0o666)); err != nil {
+			t.Fatal(err)
+		}
+		tok, err := tokenizer.Load(dir)
+		if err != nil || tok.EOS != want || !slices.Equal(tok.Stop, []int{want}) {
+			t.Errorf("%s: the last token is %d, generation ends at %v (%v), want %d", name, tok.EOS, tok.Stop, err, want)
+		}
 	}
 }
 
