@@ -16,7 +16,8 @@
 // [Load] reads tokenizer.json. From tokenizer_config.json and special_tokens_map.json it takes the tokens
 // [Tokenizer.BOS], [Tokenizer.EOS] and [Tokenizer.Pad], and from generation_config.json the tokens that end a
 // generation, [Tokenizer.Stop]. If the files of the tokenizer name no EOS, as GPT-2's, it is the eos_token_id of
-// generation_config.json or config.json. A folder that has only tokenizer.model, SentencePiece's file, must be converted:
+// generation_config.json or config.json. add_bos_token and add_eos_token count for the class LlamaTokenizer, as in
+// transformers. A folder that has only tokenizer.model, SentencePiece's file, must be converted:
 // transformers' AutoTokenizer reads it, and its save_pretrained writes tokenizer.json.
 //
 // # What tokenizers may have

@@ -114,8 +114,13 @@ func (n *name) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// specials are the special tokens of tokenizer_config.json and of special_tokens_map.json.
+// specials are the special tokens of tokenizer_config.json and of special_tokens_map.json. Class is the class of
+// transformers, which may say itself what comes before and after a text.
 type specials struct {
+	Class  string `json:"tokenizer_class"`
+	AddBOS *bool  `json:"add_bos_token"`
+	AddEOS *bool  `json:"add_eos_token"`
+
 	BOS name `json:"bos_token"`
 	EOS name `json:"eos_token"`
 	Pad name `json:"pad_token"`
@@ -231,8 +236,22 @@ func (t *Tokenizer) readSpecials(dir string) error {
 	if last := append(generation.EOS, config.EOS...); t.EOS < 0 && len(last) > 0 && t.Token(last[0]) != "" {
 		t.EOS = last[0]
 	}
+	if strings.HasPrefix(s.Class, "LlamaTokenizer") { // replaces the post-processor, which DeepSeek's files leave out
+		t.before, t.after = addedBy(s.AddBOS, t.BOS, t.before), addedBy(s.AddEOS, t.EOS, t.after)
+	}
 	if t.Stop = generation.EOS; t.Stop == nil && t.EOS >= 0 {
 		t.Stop = []int{t.EOS}
+	}
+	return nil
+}
+
+// addedBy returns the tokens at an end of a text: by the setting, or if there is none, tokens.
+func addedBy(setting *bool, id int, tokens []int) []int {
+	switch {
+	case setting == nil:
+		return tokens
+	case *setting && id >= 0:
+		return []int{id}
 	}
 	return nil
 }

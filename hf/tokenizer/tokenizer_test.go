@@ -96,19 +96,41 @@ func TestOptions(t *testing.T) {
 	}
 }
 
+// changed returns the tokenizer bytelevel with another file beside tokenizer.json.
+func changed(t *testing.T, name, content string) *tokenizer.Tokenizer {
+	dir := t.TempDir()
+	file, err := os.ReadFile("testdata/bytelevel/tokenizer.json")
+	if err = errors.Join(err, os.WriteFile(filepath.Join(dir, "tokenizer.json"), file, 0o666), os.WriteFile(filepath.Join(dir, name), []byte(content), 0o666)); err != nil {
+		t.Fatal(err)
+	}
+	tok, err := tokenizer.Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tok
+}
+
 // GPT-2's folder has the number of the last token alone.
 func TestLastTokenByNumber(t *testing.T) {
 	want := load(t, "bytelevel").EOS
 	for _, name := range []string{"config.json", "generation_config.json"} {
-		dir := t.TempDir()
-		file, err := os.ReadFile("testdata/bytelevel/tokenizer.json")
-		if err = errors.Join(err, os.WriteFile(filepath.Join(dir, "tokenizer.json"), file, 0o666),
-			os.WriteFile(filepath.Join(dir, name), fmt.Appendf(nil, `{"eos_token_id": %d}`, want), 0o666)); err != nil {
-			t.Fatal(err)
+		if tok := changed(t, name, fmt.Sprintf(`{"eos_token_id": %d}`, want)); tok.EOS != want || !slices.Equal(tok.Stop, []int{want}) {
+			t.Errorf("%s: the last token is %d, generation ends at %v, want %d", name, tok.EOS, tok.Stop, want)
 		}
-		tok, err := tokenizer.Load(dir)
-		if err != nil || tok.EOS != want || !slices.Equal(tok.Stop, []int{want}) {
-			t.Errorf("%s: the last token is %d, generation ends at %v (%v), want %d", name, tok.EOS, tok.Stop, err, want)
+	}
+}
+
+// Transformers' class for Llama adds the tokens that tokenizer_config.json says, whatever the post-processor.
+func TestTokensOfTheClass(t *testing.T) {
+	const config = `{"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>", "add_bos_token": false, "add_eos_token": true, "tokenizer_class": %q}`
+	tok := load(t, "bytelevel")
+	a := tok.Encode("a", &tokenizer.EncodeOptions{NoSpecialTokens: true})
+	for class, want := range map[string][]int{
+		"PreTrainedTokenizerFast": append([]int{tok.BOS}, a...),
+		"LlamaTokenizerFast":      append(slices.Clone(a), tok.EOS),
+	} {
+		if got := changed(t, "tokenizer_config.json", fmt.Sprintf(config, class)).Encode("a", nil); !slices.Equal(got, want) {
+			t.Errorf("%s: the tokens are %v, want %v", class, got, want)
 		}
 	}
 }
