@@ -313,6 +313,8 @@ func TestTokenizerKeys(t *testing.T) {
 	write(t, folder, "tokenizer.json", strings.Replace(text, `"post_processor":null`, `"post_processor":`+around, 1))
 	write(t, folder, "tokenizer_config.json", `{"bos_token": "<|end|>", "eos_token": "<|end|>"}`)
 	check(map[string]any{"ggml.add_bos_token": false, "ggml.add_eos_token": true, "chat_template": nil})
+	write(t, folder, "tokenizer_config.json", `{"bos_token": "<|end|>", "eos_token": "<|end|>", "add_bos_token": true, "add_eos_token": false}`)
+	check(map[string]any{"ggml.add_bos_token": true, "ggml.add_eos_token": false})
 	write(t, folder, "chat_template.jinja", "{{ file }}")
 	check(map[string]any{"chat_template": "{{ file }}"})
 }

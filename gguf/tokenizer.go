@@ -229,7 +229,11 @@ func (f *file) describeSpecial(dir string, t *tokenizer, ids map[string]int) err
 			f.set("tokenizer.ggml."+special[1]+"_token_id", id)
 		}
 		if special[0] == "bos" || special[0] == "eos" {
-			f.set("tokenizer.ggml.add_"+special[0]+"_token", ok && ids[special[2]] == id && special[2] != "")
+			adds, isSet := settings["add_"+special[0]+"_token"].(bool) // as llama.cpp's converter does: above the post-processor
+			if !isSet {
+				adds = ids[special[2]] == id && special[2] != ""
+			}
+			f.set("tokenizer.ggml.add_"+special[0]+"_token", ok && adds)
 		}
 	}
 	text, err := files.Read(filepath.Join(dir, "chat_template.jinja"), 1<<24)
