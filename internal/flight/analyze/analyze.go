@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/goddp/goddp/internal/flight"
 	"github.com/goddp/goddp/internal/rootcause"
@@ -98,8 +99,10 @@ func (j *job) blame(report *Report, waits []wait) {
 			edges[w.rank.Rank] = append(edges[w.rank.Rank], h.rank)
 		}
 	}
+	causes := j.causes(ends(edges))
+	slices.SortStableFunc(causes, func(a, b int) int { return j.fateAt(a).Compare(j.fateAt(b)) })
 	var missing []int
-	for _, rank := range j.causes(ends(edges)) {
+	for _, rank := range causes {
 		if j.ranks[rank] == nil {
 			missing = append(missing, rank)
 			continue
@@ -141,6 +144,14 @@ func (j *job) causes(ranks []int) []int {
 		return causes
 	}
 	return ranks
+}
+
+// fateAt returns when a rank's process ended, or the zero time if that is not known.
+func (j *job) fateAt(rank int) time.Time {
+	if d := j.ranks[rank]; d != nil {
+		return d.FateAt
+	}
+	return time.Time{}
 }
 
 // circles returns the sets of ranks that wait for each other and from which no end of a chain can
