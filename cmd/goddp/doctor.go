@@ -250,6 +250,7 @@ each finding.
 
 Flags:
 %s
-Exit codes: 0 nothing is wrong; 1 a job would be slow; 2 a job would fail, or the
-command line is wrong. golaunch returns the same code.
+Exit codes: 0 nothing is wrong; 1 a job would be slow, or the report cannot be
+written; 2 a job would fail, or the command line is wrong. golaunch returns the same
+code.
 `

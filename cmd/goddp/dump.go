@@ -26,7 +26,9 @@ not asked: they may be stuck, or suspended. They have to be of the same user, an
 started by golaunch, on Linux.
 
 Flags:
-%s`, jobenv.JobIDVar); err != nil {
+%s
+Exit codes: 0 they are written; 1 there are none, or one cannot be written; 2 usage.
+`, jobenv.JobIDVar); err != nil {
 		return err
 	}
 	if fs.NArg() != 1 {
