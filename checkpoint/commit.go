@@ -85,14 +85,15 @@ func publish(fs filesystem, dir, name, temp string, manifest *Manifest) error {
 	return replace(fs, filepath.Join(dir, latestName), temp+"-latest", content([]byte(name+"\n")))
 }
 
-// gather waits for the shares of all ranks. Its error names all ranks whose share failed.
+// gather waits for the shares of all ranks. Its error names the ranks whose share failed, up to the first that is lost or did
+// not report in time.
 func (m *Manager) gather(ctx context.Context, seq int) ([]share, error) {
 	shares := make([]share, m.pg.Size())
 	var failed []string
 	for r := range shares {
 		if err := m.await(ctx, r, m.shareKey(seq), &shares[r]); err != nil {
 			failed = append(failed, fmt.Sprintf("rank %d did not say that its share is durable: %v", r, err))
-			break // ctx has ended
+			break
 		}
 		if shares[r].Err != "" {
 			failed = append(failed, fmt.Sprintf("rank %d: %s", r, shares[r].Err))
