@@ -22,11 +22,14 @@ const template = `{{ bos_token }}{% for m in messages %}{{ m.role }}:
 {{ m.content }}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}assistant:
 {% endif %}`
 
-// smallModel writes a folder of the hub: a small Qwen 3 with random weights.
+// smallModel writes a folder of the hub: a small Qwen 3 with random weights. As in some folders, the tokenizer has a token
+// for padding that the model does not know.
 func smallModel(t *testing.T) string {
 	dir, from := t.TempDir(), "../hf/tokenizer/testdata/bytelevel"
 	for _, name := range []string{"tokenizer.json", "tokenizer_config.json"} {
-		write(t, filepath.Join(dir, name), string(must.New(os.ReadFile(filepath.Join(from, name)))))
+		text := string(must.New(os.ReadFile(filepath.Join(from, name))))
+		text = strings.Replace(text, `"added_tokens":[`, `"added_tokens":[{"id": 680, "content": "<pad>", "special": true},`, 1)
+		write(t, filepath.Join(dir, name), strings.Replace(text, `{"bos_token"`, `{"pad_token": "<pad>", "bos_token"`, 1))
 	}
 	write(t, filepath.Join(dir, "chat_template.jinja"), template)
 	write(t, filepath.Join(dir, "config.json"), `{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 680, "hidden_size": 64,

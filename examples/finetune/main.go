@@ -84,7 +84,7 @@ func run(ctx context.Context) error {
 		save = func() error { return adapters.Save(ctx, *out, *dir) }
 	}
 	open := func(pattern string, o data.LoaderOptions, pack bool) (*data.Loader, error) {
-		set, err := data.OpenDocuments(pattern, *length, chat.Documents(tok, template), &data.DocumentsOptions{Pack: pack, Padding: max(tok.Pad, 0), Vocab: base.Model.Vocab()})
+		set, err := data.OpenDocuments(pattern, *length, chat.Documents(tok, template), &data.DocumentsOptions{Pack: pack, Vocab: base.Model.Vocab()})
 		if err != nil {
 			return nil, err
 		}
