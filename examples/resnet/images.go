@@ -36,7 +36,7 @@ func imagesIn(folder string, size int) (data.Dataset, int, error) {
 	for label, class := range classes {
 		files, err := os.ReadDir(filepath.Join(folder, class.Name()))
 		if err != nil {
-			return nil, 0, err
+			return nil, 0, fmt.Errorf("%w: want a folder for each class, and nothing else", err)
 		}
 		for _, f := range files {
 			file := filepath.Join(folder, class.Name(), f.Name())

@@ -182,4 +182,8 @@ func TestImagesInRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	want("one.png is neither a file nor a link")
+	if err := os.WriteFile(filepath.Join(dir, ".DS_Store"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want(".DS_Store: not a directory: want a folder for each class, and nothing else")
 }
