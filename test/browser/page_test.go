@@ -140,6 +140,9 @@ func TestCurvesMoveAndTheSlowRankIsNamed(t *testing.T) {
 	await(t, ctx, loaded, `document.querySelector(".plot").dispatchEvent(new KeyboardEvent("keydown", {key: "+", bubbles: true})) && zoom !== null`)
 	await(t, ctx, loaded, `document.querySelector(".plot").dispatchEvent(new KeyboardEvent("keydown", {key: "0", bubbles: true})) && zoom === null`)
 	await(t, ctx, loaded, `document.querySelector(".plot").getAttribute("aria-label").startsWith("loss: ") && document.getElementById("heat").getAttribute("aria-label").startsWith("Heat map of 4 ranks")`)
+	// A filter that nothing matches leaves no panel.
+	await(t, ctx, loaded, `($("filter").value = "none", refresh(), $("charts").children.length === 0)`)
+	await(t, ctx, loaded, `($("filter").value = "", refresh(), $("charts").children.length > 0)`)
 	// The legend has what the bars show.
 	await(t, ctx, loaded, `(showRanks({...states[0], parts: [...states[0].parts, "evaluation"]}), $("parts").textContent.includes("data") && !$("parts").textContent.includes("evaluation"))`)
 	// The heap moves little, which its axis does not exaggerate. The axis has whole powers of two, and room for its texts.

@@ -358,9 +358,9 @@ const table = (c) => c.ranks.length ? [c.steps, c.ranks[0].min, c.ranks[0].max, 
 
 async function drawCharts() {
   const filter = $("filter").value.toLowerCase();
-  const names = allNames().filter((n) => n.toLowerCase().includes(filter) || title(n).includes(filter)).slice(0, mostCharts);
-  const box = $("charts");
-  if (!names.length) return;
+  const all = allNames(), box = $("charts");
+  if (!all.length) return;
+  const names = all.filter((n) => n.toLowerCase().includes(filter) || title(n).includes(filter)).slice(0, mostCharts);
   for (const n of names) if (!charts.has(n)) charts.set(n, makeChart(n));
   const figures = names.map((n) => charts.get(n).figure);
   if (figures.length !== box.children.length || figures.some((f, i) => box.children[i] !== f)) box.replaceChildren(...figures);
@@ -387,7 +387,7 @@ async function drawCharts() {
     c.latest.className = isBad ? "latest bad" : "latest";
     const lo = Math.min(...states.flatMap((_, run) => c.data[3 * run + 1].filter(isPoint)));
     const hi = Math.max(...states.flatMap((_, run) => c.data[3 * run + 2].filter(isPoint)));
-    const text = !x.length ? `${title(name)}: no points` : `${title(name)}: ${latest} now, ${format(name, lo)} to ${format(name, hi)} between steps ${x[0]} and ${x[x.length - 1]}. Plus and minus zoom, arrows move, 0 shows all steps.`;
+    const text = !(lo <= hi) ? `${title(name)}: no points` : `${title(name)}: ${latest} now, ${format(name, lo)} to ${format(name, hi)} between steps ${x[0]} and ${x[x.length - 1]}. Plus and minus zoom, arrows move, 0 shows all steps.`;
     if (c.plot.getAttribute("aria-label") !== text) c.plot.setAttribute("aria-label", text);
   }));
 }
