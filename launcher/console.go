@@ -1,7 +1,6 @@
 package launcher
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"io"
@@ -105,6 +104,10 @@ func (c *console) logger() *slog.Logger {
 type lineWriter struct{ console *console }
 
 func (w lineWriter) Write(line []byte) (int, error) {
-	w.console.logf("%s", bytes.TrimSuffix(line, []byte("\n")))
+	text := strings.TrimSuffix(string(line), "\n")
+	if rest, isMessage := strings.CutPrefix(text, `msg="`); isMessage { // no message has a quote
+		text = strings.Replace(rest, `"`, "", 1)
+	}
+	w.console.logf("%s", text)
 	return len(line), nil
 }

@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -48,5 +49,15 @@ func TestDrainOfABlockedConsole(t *testing.T) {
 	close(g.open)
 	if err := a.console.Close(soon, nil); err != nil || !strings.HasPrefix(text, g.String()[:len(text)/8]) || !strings.HasSuffix(g.String(), " lines are not shown: nobody read stdout\n") {
 		t.Errorf("the console has %d bytes, ending in %.80q; %v", g.Len(), g.String()[max(0, g.Len()-80):], err)
+	}
+}
+
+// A record is a line of the agent that begins with the message.
+func TestRecordIsALine(t *testing.T) {
+	var out bytes.Buffer
+	c := newConsole(&out, &out)
+	c.logger().Warn("rendezvous: node refused", "host", "a", "reason", "it is late")
+	if err := c.Close(soon, nil); err != nil || out.String() != "golaunch: rendezvous: node refused host=a reason=\"it is late\"\n" {
+		t.Errorf("%q, %v", &out, err)
 	}
 }
