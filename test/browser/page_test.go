@@ -61,7 +61,7 @@ func start(t *testing.T, flags []string, args ...string) (job *testkit.Process, 
 	t.Helper()
 	all := append([]string{"--page", "--nproc-per-node", "4"}, flags...)
 	cmd := exec.Command(command(t, "golaunch"), append(append(all, os.Args[0]), args...)...)
-	cmd.Env = testkit.Env("GODDP_TEST_PROGRAM=worker", "OMP_NUM_THREADS=1")
+	cmd.Env = testkit.Env("GODDP_TEST_PROGRAM=worker", "OMP_NUM_THREADS=1", "TMPDIR="+t.TempDir()) // for flight records
 	if os.Getenv("FAKEGPU_CONTROL") == "" {
 		cmd.Env = append(cmd.Env, "GODDP_DEVICE=cpu")
 	}
