@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/goddp/goddp/internal/page"
 	"github.com/goddp/goddp/internal/telemetry"
 )
@@ -28,6 +30,7 @@ type view struct {
 	isOpen bool         // this node has hosted the rendezvous
 	server *page.Server // nil: the job has no page, or not here
 	dir    string       // the folder that keeps the run; "" if there is none
+	folder *os.File     // dir, locked while this process saves the run in it
 	done   chan struct{}
 	saving sync.WaitGroup
 }
@@ -57,6 +60,7 @@ func (a *agent) openView() (err error) {
 	}
 	if v.dir != "" {
 		if err := v.keep(a.console); err != nil {
+			_ = v.folder.Close()
 			if v.server != nil {
 				err = errors.Join(err, v.server.Close())
 				v.server = nil
@@ -72,8 +76,16 @@ func (a *agent) openView() (err error) {
 
 // keep makes the run go on that the folder holds, and saves the run from now on.
 func (v *view) keep(console *console) error {
-	if err := os.MkdirAll(v.dir, 0o755); err != nil {
+	err := os.MkdirAll(v.dir, 0o755)
+	if err == nil {
+		v.folder, err = os.Open(v.dir)
+	}
+	if err != nil {
 		return fmt.Errorf("keeping the run: %w", err)
+	}
+	// Some network file systems have no locks: there nothing protects the run.
+	if errors.Is(unix.Flock(int(v.folder.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK) {
+		return fmt.Errorf("keeping the run: another job keeps its run in %s: want a folder of its own for each", v.dir)
 	}
 	switch err := v.run.Load(v.dir); {
 	case errors.Is(err, page.ErrNoRun):
@@ -121,6 +133,7 @@ func (v *view) close(err error) error {
 	}
 	close(v.done)
 	v.saving.Wait()
+	_ = v.folder.Close() // nil, if no run was kept
 	if v.server == nil {
 		return nil
 	}

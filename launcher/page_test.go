@@ -66,6 +66,29 @@ func TestRunDir(t *testing.T) {
 	}
 }
 
+// A folder keeps the run of one job at a time.
+func TestRunDirOfAnotherJob(t *testing.T) {
+	dir := t.TempDir()
+	open := func() (v *view, err error) {
+		v = newView(&Config{RunDir: dir})
+		v.isOpen = true
+		return v, v.keep(nil)
+	}
+	first, err := open()
+	check(err)
+	second, err := open()
+	if err == nil || !strings.Contains(err.Error(), "another job keeps its run in "+dir) {
+		t.Errorf("two jobs keep their runs in one folder: %v", err)
+	}
+	check(second.close(nil))
+	check(first.close(nil))
+	third, err := open()
+	if err != nil {
+		t.Errorf("the first job has ended: %v", err)
+	}
+	check(third.close(nil))
+}
+
 // reportCounter is an observer that counts reports.
 type reportCounter struct {
 	observer
