@@ -89,7 +89,7 @@ type DocumentStats struct {
 // rows of at most length tokens. Files may be gzipped. A line has one of these forms:
 //
 //	{"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}], "tools": [...]}
-//	{"conversations": [{"from": "human", "value": "..."}, {"from": "gpt", "value": "..."}]}
+//	{"conversations": [{"from": "human", "value": "..."}, {"from": "gpt", "value": "..."}]}, or with turns as in "messages"
 //	{"prompt": "...", "completion": "..."}
 //	{"prompt": [{"role": ...}], "completion": [{"role": ...}]}
 //	{"text": "..."}
@@ -351,7 +351,7 @@ var roles = map[string]string{"human": "user", "gpt": "assistant"}
 func parseDocument(line []byte) (*Document, error) {
 	var l struct {
 		Messages      []json.RawMessage
-		Conversations []struct{ From, Value *string }
+		Conversations []json.RawMessage
 		Prompt        json.RawMessage
 		Completion    json.RawMessage
 		Text          *string
@@ -378,9 +378,14 @@ func parseDocument(line []byte) (*Document, error) {
 	case len(l.Messages) > 0:
 		return d, nil
 	case len(l.Conversations) > 0:
-		for i, turn := range l.Conversations {
-			if turn.From == nil || turn.Value == nil {
-				return nil, fmt.Errorf(`turn %d of "conversations" lacks "from" or "value"`, i)
+		for i, raw := range l.Conversations {
+			var turn struct{ Role, From, Value *string }
+			switch err := json.Unmarshal(raw, &turn); {
+			case turn.Role != nil:
+				d.Messages = append(d.Messages, raw)
+				continue
+			case err != nil || turn.From == nil || turn.Value == nil:
+				return nil, fmt.Errorf(`turn %d of "conversations" lacks the text "from" or "value"`, i)
 			}
 			message, err := json.Marshal(struct {
 				Role    string `json:"role"`

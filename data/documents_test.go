@@ -76,13 +76,14 @@ func TestDocuments(t *testing.T) {
 	lines := []string{
 		"\ufeff" + `{"messages": [{"role": "user", "content": "Hi", "name": "x"}, {"role": "assistant", "content": "Ho"}], "id": 3}`, "",
 		`{"conversations": [{"from": "human", "value": "A"}, {"from": "gpt", "value": "B"}]}`,
+		`{"conversations": [{"from": "human", "value": "E"}, {"role": "assistant", "content": "F"}]}`,
 		`{"prompt": "one", "completion": "two"}`,
 		`{"prompt": [{"role": "assistant", "content": "C"}], "completion": [{"role": "assistant", "content": "D"}]}`,
 		`{"text": "long text"}`,
 		`{"text": "x"}`,
 		`{"prompt": "a long prompt", "completion": "y"}` + "\n",
 	}
-	want := []string{"u:Hia:H|.....Ho", "u:Aa:|....B", "onetw|..two", "a:Ca:|....D", "long tex|ong text"}
+	want := []string{"u:Hia:H|.....Ho", "u:Aa:|....B", "u:Ea:|....F", "onetw|..two", "a:Ca:|....D", "long tex|ong text"}
 	for _, name := range []string{"a.jsonl", "a.jsonl.gz"} {
 		d := openDocuments(t, writeLines(t, name, lines...), 8, nil)
 		var got []string
@@ -102,7 +103,7 @@ func TestDocuments(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Errorf("%s: the rows are %q, want %q", name, got, want)
 		}
-		if got, want := d.Stats(), (DocumentStats{Documents: 7, Truncated: 1, Dropped: 2, Rows: 5, Tokens: 30, Labels: 15, MaxLabels: 8}); got != want {
+		if got, want := d.Stats(), (DocumentStats{Documents: 8, Truncated: 1, Dropped: 2, Rows: 6, Tokens: 35, Labels: 16, MaxLabels: 8}); got != want {
 			t.Errorf("%s: %+v, want %+v", name, got, want)
 		}
 	}
@@ -280,7 +281,7 @@ func TestDocumentErrors(t *testing.T) {
 		`[{"text": "a"}]`:                  "line 2: not a document: the line is a JSON array, want an object",
 		`{"text": 5}`:                      `line 2: not a document: a JSON number in the place of "text" does not fit`,
 		`{"prompt": "a", "completion": 3}`: `line 2: "prompt" and "completion" are not both texts or both lists of messages`,
-		`{"conversations": [{"from": "a", "text": "b"}]}`: `line 2: turn 0 of "conversations" lacks "from" or "value"`,
+		`{"conversations": [{"from": "a", "text": "b"}]}`: `line 2: turn 0 of "conversations" lacks the text "from" or "value"`,
 		`{"text": "bad"}`: "line 2: Encode returned 3 tokens and 2 labels, want as many",
 		`{"text": "az"}`:  "line 2: Encode returned token 122, want one of the 120 tokens of Vocab",
 	} {
