@@ -44,6 +44,9 @@ func ScaledDotProductAttention(q, k, v *Variable, opts *AttentionOptions) *Varia
 // qkv [B T (heads+2·keyHeads)·D] holds the heads of a query, then of its key, then of its value. The
 // result is [B T heads·D]. PackedAttention copies nothing. RowsFirst has no effect.
 func PackedAttention(qkv *Variable, heads, keyHeads int, opts *AttentionOptions) *Variable {
+	if heads < 1 {
+		panic(&device.ShapeError{Op: "PackedAttention", A: qkv.t.Shape, Want: fmt.Sprintf("at least 1 head, not %d", heads)})
+	}
 	return attend(&attention{heads: heads, keyHeads: keyHeads}, opts, qkv)
 }
 

@@ -1,6 +1,7 @@
 package autograd
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/goddp/goddp/device"
@@ -156,7 +157,9 @@ func Slice(x *Variable, axis, from, to, step int) *Variable {
 		return min(max(i, 0), n)
 	}
 	f := slice{axis: axis, from: bound(from), step: step}
-	f.n = (max(bound(to)-f.from, 0) + step - 1) / step
+	if to := bound(to); to > f.from {
+		f.n = (to-f.from-1)/step + 1
+	}
 	if x.mem.err == nil && x.t.Shape[:axis].Len() == 1 && (step == 1 || f.n <= 1) {
 		shape := f.Shape([]device.Shape{x.t.Shape})
 		row := shape[axis+1:].Len()
@@ -210,14 +213,14 @@ func (f slice) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g d
 // negative axis counts from the end.
 func Concat(axis int, xs ...*Variable) *Variable {
 	const op = "Concat"
-	return Apply(concatenation{op, axisOf(op, axis, xs[0].t.Shape)}, xs...)
+	return Apply(concatenation{op, axisOf(op, axis, firstShape(op, xs))}, xs...)
 }
 
 // Stack joins one or more tensors of the same shape along a new axis. A negative axis counts from the
 // end of the result's axes.
 func Stack(axis int, xs ...*Variable) *Variable {
 	const op = "Stack"
-	shape := xs[0].t.Shape
+	shape := firstShape(op, xs)
 	at := axisOf(op, axis, append(slices.Clone(shape), len(xs)))
 	parts := make([]*Variable, len(xs))
 	for i, x := range xs {
@@ -227,6 +230,14 @@ func Stack(axis int, xs ...*Variable) *Variable {
 		parts[i] = Reshape(x, slices.Insert(slices.Clone(shape), at, 1)...)
 	}
 	return Apply(concatenation{op, at}, parts...)
+}
+
+// firstShape returns the shape of the first of xs. It panics without one.
+func firstShape(op string, xs []*Variable) device.Shape {
+	if len(xs) == 0 {
+		panic(fmt.Errorf("autograd: %s of 0 tensors, want at least 1", op))
+	}
+	return xs[0].t.Shape
 }
 
 type concatenation struct {
@@ -290,7 +301,7 @@ type expansion device.Shape
 func (expansion) Name() string { return "Expand" }
 
 func (f expansion) Shape(in []device.Shape) device.Shape {
-	if !kernels.Broadcast("Expand", in[0], device.Shape(f)).Equal(device.Shape(f)) {
+	if !kernels.Broadcast("Expand", in[0], device.Shape(f)).Equal(device.Shape(f)) || slices.ContainsFunc(f, func(n int) bool { return n < 0 }) {
 		panic(&device.ShapeError{Op: "Expand", A: in[0], B: device.Shape(f)})
 	}
 	return device.Shape(f)

@@ -48,6 +48,7 @@ func TestMisfits(t *testing.T) {
 		"Concat of vectors":  func() { autograd.Concat(0, x, zeros(2)) },
 		"Stack":              func() { autograd.Stack(0, x, zeros(3, 3)) },
 		"Expand":             func() { autograd.Expand(x, 2, 4) },
+		"Expand to -1":       func() { autograd.Expand(zeros(), -1) },
 
 		"IndexSelect by a matrix":  func() { autograd.IndexSelect(x, 0, ints(1, 1)) },
 		"Embedding of a vector":    func() { autograd.Embedding(zeros(3), ints(1), -1) },
@@ -75,6 +76,8 @@ func TestMisfits(t *testing.T) {
 		"BatchNorm with another residual": func() { autograd.BatchNorm(x, nil, nil, &autograd.BatchNormOptions{Residual: zeros(3, 2)}) },
 		"BatchNorm with a long weight":    func() { autograd.BatchNorm(x, zeros(4), nil, nil) },
 		"LayerNorm of another last axis":  func() { autograd.LayerNorm(x, []int{4}, nil, nil, 0) },
+		"LayerNorm of no axes":            func() { autograd.LayerNorm(x, nil, nil, nil, 0) },
+		"RMSNorm of no axes":              func() { autograd.RMSNorm(x, nil, nil, 0) },
 		"LayerNorm with a weight":         func() { autograd.LayerNorm(x, []int{3}, x, nil, 0) },
 		"GroupNorm":                       func() { autograd.GroupNorm(x, 2, nil, nil, 0) },
 
@@ -145,6 +148,9 @@ func TestMisfits(t *testing.T) {
 		},
 		"Mean: got int64, but the device computes only in [float32 float64]":                 func() { autograd.Mean(integers) },
 		"LogSoftmax: got int64, but the device computes only in [float32 float64]":           func() { autograd.LogSoftmax(integers, 0) },
+		"PackedAttention: got shape [1 3 24], want at least 1 head, not 0":                   func() { autograd.PackedAttention(zeros(1, 3, 24), 0, 0, nil) },
+		"autograd: Concat of 0 tensors, want at least 1":                                     func() { autograd.Concat(0) },
+		"autograd: Stack of 0 tensors, want at least 1":                                      func() { autograd.Stack(0) },
 		"PackedAttention: got shape [1 3 1728], want heads of at most 256 elements, not 288": func() { autograd.PackedAttention(zeros(1, 3, 1728), 2, 2, nil) },
 	} {
 		if got := panicText(f); got != want {

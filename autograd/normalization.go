@@ -12,24 +12,27 @@ import (
 // LayerNorm normalises x over its last axes, which have the given shape, to mean 0 and variance 1. It
 // multiplies by weight and adds bias; both have that shape or are nil. eps is added to the variance.
 func LayerNorm(x *Variable, shape []int, weight, bias *Variable, eps float64) *Variable {
-	return normalise(&groupNorm{name: "LayerNorm", axes: shape, p: kernels.Norm{Groups: 1, Eps: eps}}, x, weight, bias)
+	return normalise(&groupNorm{name: "LayerNorm", axes: axesOf(shape), p: kernels.Norm{Groups: 1, Eps: eps}}, x, weight, bias)
 }
 
 // RMSNorm divides x by the root of the mean of its squares over its last axes, which have the given
 // shape. It multiplies by weight, which has that shape or is nil. eps is added to the mean.
 func RMSNorm(x *Variable, shape []int, weight *Variable, eps float64) *Variable {
-	return normalise(&groupNorm{name: "RMSNorm", axes: shape, p: kernels.Norm{Groups: 1, Uncentered: true, Eps: eps}}, x, weight, nil)
+	return normalise(&groupNorm{name: "RMSNorm", axes: axesOf(shape), p: kernels.Norm{Groups: 1, Uncentered: true, Eps: eps}}, x, weight, nil)
 }
+
+// axesOf returns a copy of shape that is never nil: groupNorm's nil means a GroupNorm.
+func axesOf(shape []int) device.Shape { return append(device.Shape{}, shape...) }
 
 // AddLayerNorm returns x + y, and [LayerNorm] of this sum. If x and y have one shape, one kernel computes
 // both, and otherwise both are broadcast as by [Add]. Bits and gradients are those of Add and LayerNorm.
 func AddLayerNorm(x, y *Variable, shape []int, weight, bias *Variable, eps float64) (sum, normed *Variable) {
-	return addNormalise(&groupNorm{name: "LayerNorm", axes: shape, p: kernels.Norm{Groups: 1, Eps: eps}}, x, y, weight, bias)
+	return addNormalise(&groupNorm{name: "LayerNorm", axes: axesOf(shape), p: kernels.Norm{Groups: 1, Eps: eps}}, x, y, weight, bias)
 }
 
 // AddRMSNorm is [AddLayerNorm] with [RMSNorm] in place of LayerNorm.
 func AddRMSNorm(x, y *Variable, shape []int, weight *Variable, eps float64) (sum, normed *Variable) {
-	return addNormalise(&groupNorm{name: "RMSNorm", axes: shape, p: kernels.Norm{Groups: 1, Uncentered: true, Eps: eps}}, x, y, weight, nil)
+	return addNormalise(&groupNorm{name: "RMSNorm", axes: axesOf(shape), p: kernels.Norm{Groups: 1, Uncentered: true, Eps: eps}}, x, y, weight, nil)
 }
 
 // addNormalise returns x + y and f of this sum. They are two operations of the graph with separate gradients, but the
