@@ -3,6 +3,7 @@ package metrics
 import (
 	"context"
 	"fmt"
+	"math"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
@@ -98,7 +99,7 @@ func rows(ctx context.Context, logits, labels *autograd.Variable, f func(row []f
 		return err
 	}
 	for i, label := range want {
-		if label < 0 || int(label) >= shape[1] {
+		if label != math.Trunc(label) || label < 0 || label >= float64(shape[1]) {
 			return fmt.Errorf("metrics: row %d has label %v, want 0 to %d", i, label, shape[1]-1)
 		}
 		f(values[i*shape[1]:(i+1)*shape[1]], int(label))

@@ -53,6 +53,8 @@ func TestClassification(t *testing.T) {
 	}
 	for want, labels := range map[string]*autograd.Variable{
 		"row 1 has label 3, want 0 to 2": autograd.FromSlice(dev, []int64{0, 3, 0, 0}),
+		"row 2 has label NaN":            autograd.FromSlice(dev, []float32{0, 1, float32(math.NaN()), 0}),
+		"row 3 has label 0.5":            autograd.FromSlice(dev, []float32{0, 1, 1, 0.5}),
 		"want [n classes] and [n]":       autograd.FromSlice(dev, []int64{0, 1}),
 	} {
 		if err := c.Add(t.Context(), logits, labels); err == nil || !strings.Contains(err.Error(), want) {
