@@ -111,10 +111,15 @@ type Phase struct {
 	Schedule Schedule
 }
 
-// Sequence runs one phase after the other. It panics without phases.
+// Sequence runs one phase after the other. It panics without phases, and if a phase has a negative number of steps.
 func Sequence(phases ...Phase) Schedule {
 	if len(phases) == 0 {
 		panic("schedule: Sequence without phases, want at least one")
+	}
+	for i, p := range phases {
+		if p.Steps < 0 {
+			panic(fmt.Sprintf("schedule: phase %d of a Sequence has %d steps, want at least 0", i, p.Steps))
+		}
 	}
 	return func(committed int) float64 {
 		last := len(phases) - 1

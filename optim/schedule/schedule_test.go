@@ -110,13 +110,14 @@ func TestWSD(t *testing.T) {
 
 func TestPanics(t *testing.T) {
 	for want, f := range map[string]func(){
-		"WarmUp in 0 steps":          func() { WarmUp(1, 0) },
-		"Linear in 0 steps":          func() { Linear(0, 1, 0) },
-		"Cosine in -1 steps":         func() { Cosine(0, 1, -1) },
-		"Step in 0 steps":            func() { Step(1, 1, 0) },
-		"OneCycle in 0 steps":        func() { OneCycle(1, 0) },
-		"Sequence without phases":    func() { Sequence() },
-		"WSD with steps 5, warmUp 3": func() { WSD(1, 5, 3, 3) },
+		"WarmUp in 0 steps":            func() { WarmUp(1, 0) },
+		"Linear in 0 steps":            func() { Linear(0, 1, 0) },
+		"Cosine in -1 steps":           func() { Cosine(0, 1, -1) },
+		"Step in 0 steps":              func() { Step(1, 1, 0) },
+		"OneCycle in 0 steps":          func() { OneCycle(1, 0) },
+		"Sequence without phases":      func() { Sequence() },
+		"phase 0 of a Sequence has -1": func() { Sequence(Phase{Steps: -1, Schedule: Constant(1)}, Phase{Schedule: Constant(2)}) },
+		"WSD with steps 5, warmUp 3":   func() { WSD(1, 5, 3, 3) },
 	} {
 		func() {
 			defer func() {
