@@ -164,7 +164,7 @@ func TestPageThatCannotBe(t *testing.T) {
 	}
 	defer other.Close()
 	for want, cfg := range map[string]*Config{
-		"lookup tcp/port: unknown port": {Page: "127.0.0.1:port", RunDir: dir},
+		"port port: want 0 to 65535": {Page: "127.0.0.1:port", RunDir: dir},
 		"address already in use":        {Page: other.Addr().String(), RunDir: dir},
 		"not a directory":               {Page: "127.0.0.1", RunDir: file},
 	} {

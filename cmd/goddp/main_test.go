@@ -77,6 +77,7 @@ func TestUsageErrors(t *testing.T) {
 		"help benchmark":                    `goddp: unknown command "benchmark"`,
 		"benchmark":                         `goddp: unknown command "benchmark"`,
 		"page":                              "goddp page: want at least one folder of a run, got none\n",
+		"page --addr=99999 run":             `goddp page: --addr "99999": port 99999: want 0 to 65535`,
 		"bench":                             "goddp bench: want the name of a collective\n",
 		"bench all_reduce 4":                "goddp bench: want one collective, got 2: all_reduce 4",
 		"bench gossip":                      `unknown collective "gossip", want all_reduce, `,

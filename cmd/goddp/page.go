@@ -35,6 +35,9 @@ Exit codes: 0 interrupted; 1 a run cannot be read; 2 usage.
 	if fs.NArg() == 0 {
 		return usagef("want at least one folder of a run, got none")
 	}
+	if _, _, err := page.SplitAddr(addr); err != nil {
+		return usagef("--addr %q: %w", addr, err)
+	}
 	var runs []*page.Run
 	for _, dir := range fs.Args() {
 		r := page.NewRun(page.Info{})

@@ -17,6 +17,7 @@ import (
 
 	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/internal/jobenv"
+	"github.com/goddp/goddp/internal/page"
 	"github.com/goddp/goddp/launcher"
 )
 
@@ -123,6 +124,11 @@ func parseFlags(args []string, lookup func(string) (string, bool)) (*options, er
 
 // loopback is the address of --page without a value.
 const loopback = "127.0.0.1"
+
+func parsePage(addr string) (string, error) {
+	_, _, err := page.SplitAddr(addr)
+	return addr, err
+}
 
 // isAddress reports whether a text is a port or HOST:PORT, rather than a program.
 func isAddress(text string) bool {
@@ -248,7 +254,7 @@ func (o *options) define() *pflag.FlagSet {
 		"longest pause between searches for processes that workers left behind")
 
 	fs = group("Output")
-	fs.StringVar(&o.page, "page", "", "show the job on a page for browsers at this `address`, =PORT or =HOST:PORT (default: a free port of 127.0.0.1); golaunch prints the page's URL")
+	addFlag(fs, &o.page, "page", "", "address", parsePage, "show the job on a page for browsers at this address, =PORT or =HOST:PORT (default: a free port of 127.0.0.1); golaunch prints the page's URL")
 	fs.Lookup("page").NoOptDefVal = loopback
 	fs.StringVar(&o.pageToken, "page-token", "", "`file` with the secret in the page's URL, for scrapers (default: a random secret)")
 	fs.StringVar(&o.runDir, "run-dir", "", "folder that keeps what the page shows, for goddp page; a run that it holds goes on")

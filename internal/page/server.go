@@ -80,9 +80,9 @@ type Server struct {
 // Serve shows runs at an address, host:port or a host or a port. An empty host is the loopback interface. An empty token
 // stands for a random one. The address of the page, with its token, is URL.
 func Serve(addr, token string, runs ...*Run) (*Server, error) {
-	host, port, err := splitAddr(addr)
+	host, port, err := SplitAddr(addr)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("page: %w", err)
 	}
 	ln, err := net.Listen("tcp", net.JoinHostPort(host, port))
 	if err != nil {
@@ -102,31 +102,30 @@ func Serve(addr, token string, runs ...*Run) (*Server, error) {
 	return s, nil
 }
 
-// splitAddr splits "", "8080", "host", "host:8080" and ":8080".
-func splitAddr(addr string) (host, port string, err error) {
+// SplitAddr splits "", "8080", "host", "host:8080" and ":8080".
+func SplitAddr(addr string) (host, port string, err error) {
 	host, port = "127.0.0.1", "0"
-	if n, err := strconv.Atoi(addr); err == nil {
-		if n < 0 || n > math.MaxUint16 {
-			return "", "", fmt.Errorf("page: port %d: want 0 to %d", n, math.MaxUint16)
+	_, notNumber := strconv.Atoi(addr)
+	ip, notIP := netip.ParseAddr(strings.Trim(addr, "[]"))
+	switch {
+	case addr == "":
+	case notNumber == nil:
+		port = addr
+	case notIP == nil:
+		host = ip.String()
+	case !strings.Contains(addr, ":"):
+		host = addr
+	default:
+		var h string
+		if h, port, err = net.SplitHostPort(addr); err != nil {
+			return "", "", fmt.Errorf("%q: want HOST, PORT or HOST:PORT", addr)
 		}
-		return host, addr, nil
+		host = cmp.Or(h, host)
 	}
-	if ip, err := netip.ParseAddr(strings.Trim(addr, "[]")); addr == "" || err == nil || !strings.Contains(addr, ":") {
-		if err == nil {
-			host = ip.String()
-		} else if addr != "" {
-			host = addr
-		}
-		return host, port, nil
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return "", "", fmt.Errorf("port %s: want 0 to %d", port, math.MaxUint16)
 	}
-	h, p, err := net.SplitHostPort(addr)
-	if err != nil {
-		return "", "", fmt.Errorf("page: %q: want HOST, PORT or HOST:PORT", addr)
-	}
-	if h != "" {
-		host = h
-	}
-	return host, p, nil
+	return host, port, nil
 }
 
 // URL returns the address of the page, with the token. Whoever knows it can read the page.
