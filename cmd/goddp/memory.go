@@ -56,6 +56,11 @@ Exit codes: 0 it fits; 1 it does not, or DIR cannot be read; 2 usage.
 		return &usageError{known: true, err: fmt.Errorf("--batch %d, --length %d, --ranks %d, --stage %d and --lora %d: want at least 1 row, token and GPU, a stage from 0 to 3, and a rank of at least 0",
 			o.Rows, o.Length, o.Ranks, o.Stage, rank)}
 	}
+	switch decoder.Recompute(recompute) {
+	case decoder.RecomputeNothing, decoder.RecomputeCheap, decoder.RecomputeBlocks:
+	default:
+		return &usageError{known: true, err: fmt.Errorf("--recompute %q: want %s or %s", recompute, decoder.RecomputeCheap, decoder.RecomputeBlocks)}
+	}
 	if !(gpu > 0) {
 		return &usageError{known: true, err: fmt.Errorf("--gpu %v: want more than 0 GiB", gpu)}
 	}

@@ -20,7 +20,7 @@ func TestMemory(t *testing.T) {
 		{"--length 16 --lora 4 --stage 3 --ranks 2", 0, []string{"frozen weights", "slots"}, []string{"masters"}},
 		{"--length 16 --stage 3 --ranks 2 --moments16 --recompute cheap", 0, []string{"slots"}, nil},
 		{"--length 16 --gpu 1", 1, []string{"it does not fit"}, []string{"it fits"}},
-		{"--recompute all", 1, []string{`Recompute is "all"`}, nil},
+		{"--recompute all", 2, []string{`--recompute "all": want cheap or blocks`}, nil},
 		{"--gpu nan", 2, []string{"--gpu NaN: want more than 0 GiB"}, nil},
 		{"--stage 4", 2, []string{"a stage from 0 to 3"}, nil},
 	} {
