@@ -118,8 +118,13 @@ type sshHost struct {
 }
 
 func newHostsJob(ctx context.Context, o *options) (*hostsJob, error) {
-	if n := o.rendezvous.nodes; n.least == n.most && n.most > 1 && n.most != len(o.hosts) {
+	switch n := o.rendezvous.nodes; {
+	case n.least == n.most && n.most > 1 && n.most != len(o.hosts):
 		return nil, usagef("--nnodes is %d, but --hosts names %d hosts", n.most, len(o.hosts))
+	case n.least > len(o.hosts):
+		return nil, usagef("--nnodes %d:%d needs at least %d hosts, but --hosts names %d", n.least, n.most, n.least, len(o.hosts))
+	case o.rendezvous.backend == "etcd" && o.rendezvous.endpoint == "":
+		return nil, usagef("--rdzv-backend etcd needs --rdzv-endpoint")
 	}
 	command := o.command
 	request := nodeRequest{Version: version.Of("golaunch")}

@@ -55,6 +55,7 @@ func TestHostRequests(t *testing.T) {
 		t.Errorf("requests\n%s%s", first, second)
 	}
 	for args, want := range map[string]string{
+		"--hosts a,b --nnodes 3:4 sh": "--nnodes 3:4 needs at least 3 hosts, but --hosts names 2", "--hosts a,b --rdzv-backend etcd sh": "--rdzv-backend etcd needs --rdzv-endpoint",
 		"--hosts a,b --nnodes 3 sh": "--nnodes is 3, but --hosts names 2 hosts", "--hosts a --ssh= sh": "--ssh is empty",
 	} {
 		o, err := parseFlags(strings.Fields(args), func(string) (string, bool) { return "", false })

@@ -85,6 +85,8 @@ func (r *rendezvousFlags) check() error {
 		return usagef("--rdzv-backend %s needs --rdzv-endpoint", r.backend)
 	case r.backend != "etcd" && strings.Contains(r.endpoint, ","):
 		return usagef("--rdzv-endpoint %s: want one endpoint; a list needs --rdzv-backend etcd", r.endpoint)
+	case r.backend != "etcd" && r.masterPort != 0 && strings.HasSuffix(r.meetingPoint(), ":"+strconv.Itoa(r.masterPort)):
+		return usagef("--master-port %d is the port at which the nodes meet: want another, or none", r.masterPort)
 	case r.backend == "etcd" && !r.conf.https && (r.conf.caFile != "" || r.conf.certFile != ""):
 		return usagef("--rdzv-conf: cacert and cert need protocol=https")
 	case (r.conf.certFile == "") != (r.conf.keyFile == ""):
@@ -107,8 +109,13 @@ func (r *rendezvousFlags) config() (*launcher.Nodes, error) {
 		n.Etcd, err = r.etcd()
 		return n, err
 	}
-	n.Endpoint = withPort(cmp.Or(r.endpoint, r.masterAddr), launcher.DefaultPort)
+	n.Endpoint = r.meetingPoint()
 	return n, nil
+}
+
+// meetingPoint returns the address of the rendezvous without etcd.
+func (r *rendezvousFlags) meetingPoint() string {
+	return withPort(cmp.Or(r.endpoint, r.masterAddr), launcher.DefaultPort)
 }
 
 // etcd returns how to reach etcd.
