@@ -66,6 +66,22 @@ func TestReportHasAnErrorOnce(t *testing.T) {
 	}
 }
 
+// A report of many workers that golaunch stopped is short.
+func TestReportOfManyStopped(t *testing.T) {
+	e := &FailureError{program: "train", nodes: 1, root: failure.Failure{Status: failure.Status{Code: 1}}}
+	for rank := 1; rank < 200; rank++ {
+		status := failure.Status{Signal: syscall.SIGTERM}
+		if rank == 7 {
+			status = failure.Status{Code: 143}
+		}
+		e.stopped = append(e.stopped, failure.Failure{Rank: rank, Status: status})
+	}
+	want := "Stopped by golaunch:\n  exited with code 143: rank 7\n  was killed by SIGTERM: ranks 1-6, 8-199\n" + frameHeavy
+	if report := e.Report(); !strings.Contains(report, want) {
+		t.Errorf("want %q in\n%s", want, report)
+	}
+}
+
 func TestExitCode(t *testing.T) {
 	for want, err := range map[int]error{
 		0:   nil,

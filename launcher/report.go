@@ -2,6 +2,7 @@ package launcher
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"syscall"
@@ -16,6 +17,9 @@ const (
 	frameLight = "------------------------------------------------------------"
 	reportTime = "2006-01-02_15:04:05.000"
 )
+
+// mostStopped is the largest number of stopped workers that have a line each. More have a line for each way to end.
+const mostStopped = 16
 
 // Report returns the report of the failure for the user. Its frame and the words "FAILED"
 // and "Root Cause (first observed failure):" are torchrun's, so that tools that search
@@ -52,8 +56,18 @@ func (e *FailureError) Report() string {
 	}
 	if len(e.stopped) > 0 {
 		fmt.Fprintf(&b, "%s\nStopped by golaunch:\n", frameLight)
-		for _, f := range e.stopped {
-			fmt.Fprintf(&b, "  rank %d (local_rank: %d, pid: %d) %s\n", f.Rank, f.LocalRank, f.PID, f.Status)
+		if len(e.stopped) <= mostStopped {
+			for _, f := range e.stopped {
+				fmt.Fprintf(&b, "  rank %d (local_rank: %d, pid: %d) %s\n", f.Rank, f.LocalRank, f.PID, f.Status)
+			}
+		} else {
+			ranks := map[string][]int{}
+			for _, f := range e.stopped {
+				ranks[f.Status.String()] = append(ranks[f.Status.String()], f.Rank)
+			}
+			for _, status := range slices.Sorted(maps.Keys(ranks)) {
+				fmt.Fprintf(&b, "  %s: %s\n", status, rootcause.Ranks(ranks[status]))
+			}
 		}
 	}
 	if len(e.before) > 0 {
