@@ -112,7 +112,7 @@ func (d *examination) facts(ctx context.Context) []doctor.Facts {
 	}
 	if err != nil {
 		d.mine.Failure = cmp.Or(d.mine.Failure, err.Error())
-		return []doctor.Facts{d.mine}
+		return d.mine.Alone()
 	}
 	return ranks
 }

@@ -82,6 +82,12 @@ type Pair struct {
 	BytesPerSecond float64
 }
 
+// Alone returns the facts for a report of this rank alone, without what it measured together with other ranks.
+func (f Facts) Alone() []Facts {
+	f.Pairs, f.AllReduce, f.NCCL = nil, 0, nil
+	return []Facts{f}
+}
+
 // hosts returns the first rank of each host.
 func hosts(ranks []Facts) (first []Facts) {
 	for _, f := range ranks {

@@ -52,6 +52,18 @@ func TestGoodJobHasNoFinding(t *testing.T) {
 	}
 }
 
+// A rank that loses the others reports alone, also if it had measured with them before.
+func TestRankReportsAlone(t *testing.T) {
+	for _, f := range goodRanks(2) {
+		f.AllReduce, f.NCCL, f.Failure = 1, &nccllog.Log{Size: 4}, "rank 3 is behind"
+		r := Judge(f.Alone())
+		bad := slices.DeleteFunc(r.Results, func(r Result) bool { return r.Level == Good })
+		if len(bad) != 1 || bad[0].Check != "group" || r.Verdict != Broken {
+			t.Errorf("rank %d: %+v", f.Rank, bad)
+		}
+	}
+}
+
 // The report says on what the ranks compute. Without that line nobody would notice that the driver is missing.
 func TestReportSaysWhereTheRanksCompute(t *testing.T) {
 	ranks := goodRanks(1)
