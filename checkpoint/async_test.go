@@ -339,7 +339,8 @@ func (h *hook) LoadState(s map[string]device.Tensor) error {
 }
 
 // At the number of ranks that saved, each rank gets back its own values and its hook's state. At
-// another number of ranks it keeps what it has. All ranks get the loss scale. What is not loaded is logged.
+// another number of ranks it keeps what it has, and gets rank 0's of a value that is in Values too, as at the first number if
+// the checkpoint does not have the ranks' own. All ranks get the loss scale. What is not loaded is logged.
 func TestRankValuesAreRestored(t *testing.T) {
 	dir := t.TempDir()
 	tensor := func(x float32) device.Tensor { return device.HostTensor([]float32{x, 2 * x}, device.Float32) }
@@ -356,13 +357,18 @@ func TestRankValuesAreRestored(t *testing.T) {
 			}
 			scaler := must.New(amp.NewScaler(nil))
 			value, h := 100+pg.Rank(), &hook{map[string]device.Tensor{"unsent": tensor(float32(100 + pg.Rank()))}}
-			s := State{Model: net, Hook: h, Values: map[string]any{"scaler": scaler}, RankValues: map[string]any{"value": &value}}
+			drawn, late := 200+pg.Rank(), 300+pg.Rank()
+			s := State{
+				Model: net, Hook: h, Values: map[string]any{"scaler": scaler, "drawn": &drawn, "late": &late},
+				RankValues: map[string]any{"value": &value, "drawn": &drawn, "late": &late},
+			}
 			m, err := Open(t.Context(), pg, dir, nil)
 			if err != nil {
 				return err
 			}
 			if first {
 				s.Values["note"] = "x"
+				delete(s.RankValues, "late")
 				value, h.state = pg.Rank(), map[string]device.Tensor{"unsent": tensor(float32(pg.Rank()))}
 				err := json.Unmarshal([]byte(`{"Scale": 512, "GrowthTracker": 3}`), scaler)
 				return errors.Join(err, m.Save(t.Context(), 1, s), m.Close())
@@ -376,6 +382,13 @@ func TestRankValuesAreRestored(t *testing.T) {
 			}
 			if value != want || !bytes.Equal(h.state["unsent"].Buf.Host(), tensor(float32(want)).Buf.Host()) {
 				t.Errorf("rank %d of %d has %d and %v, want %d", pg.Rank(), ranks, value, h.state, want)
+			}
+			wantDrawn := 200
+			if same {
+				wantDrawn += pg.Rank()
+			}
+			if drawn != wantDrawn || late != 300 {
+				t.Errorf("rank %d of %d has the values %d and %d of both maps, want %d and 300", pg.Rank(), ranks, drawn, late, wantDrawn)
 			}
 			if got, err := json.Marshal(scaler); string(got) != `{"Scale":512,"GrowthTracker":3}` {
 				t.Errorf("the scaler is %s, %v", got, err)

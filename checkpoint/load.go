@@ -162,7 +162,7 @@ func (m *Manager) warn(r *reader, state State) {
 	if saved == ranks {
 		ignored = append(ignored, lacking(r.manifest.RankValues[0], state.RankValues)...)
 	} else {
-		ignored = append(ignored, slices.Sorted(maps.Keys(r.manifest.RankValues[0]))...)
+		ignored = append(ignored, lacking(r.manifest.RankValues[0], state.Values)...)
 	}
 	if r.manifest.Hooks && (state.Hook == nil || saved != ranks) {
 		ignored = append(ignored, "the state of the hook")
@@ -225,7 +225,7 @@ func (r *reader) targets(state State, rank, size int) ([]target, error) {
 	}
 	names := lacking(state.Values, r.manifest.Values)
 	if r.manifest.WorldSize == size {
-		names = append(names, lacking(state.RankValues, r.manifest.RankValues[rank])...)
+		names = append(names, slices.DeleteFunc(lacking(state.RankValues, r.manifest.RankValues[rank]), func(name string) bool { return state.Values[name] != nil })...)
 	}
 	if names != nil {
 		return nil, fmt.Errorf("%s lacks the values %q", r.path, names)
@@ -279,7 +279,11 @@ func (m *Manager) set(ctx context.Context, r *reader, state State, targets []tar
 	if r.manifest.WorldSize != m.pg.Size() {
 		return nil
 	}
-	if err := decodeValues(state.RankValues, r.manifest.RankValues[m.pg.Rank()]); err != nil {
+	own, saved := maps.Clone(state.RankValues), r.manifest.RankValues[m.pg.Rank()]
+	for _, name := range lacking(own, saved) { // Values has it
+		delete(own, name)
+	}
+	if err := decodeValues(own, saved); err != nil {
 		return err
 	}
 	if state.Hook == nil || !r.manifest.Hooks {

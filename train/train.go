@@ -337,7 +337,10 @@ func (r *run) open(ctx context.Context) (err error) {
 	r.saver, err = checkpoint.Open(ctx, r.pg, r.Checkpoints, &checkpoint.Options{Keep: keep, RequireFinite: r.RequireFinite, Async: true})
 	values := map[string]any{"position": r.place(), "generator": autograd.Generator(r.pg.Device())}
 	maps.Copy(values, r.Values)
-	r.state = checkpoint.State{Model: r.Model, Optimizers: []optim.Optimizer{r.Optimizer}, Values: values}
+	r.state = checkpoint.State{
+		Model: r.Model, Optimizers: []optim.Optimizer{r.Optimizer}, Values: values,
+		RankValues: map[string]any{"generator": values["generator"]}, // ranks with more samples have drawn more random numbers
+	}
 	return err
 }
 

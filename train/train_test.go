@@ -178,39 +178,45 @@ func TestAverages(t *testing.T) {
 	}
 }
 
-// A run that ends in its second epoch continues from its checkpoint, and ends with the same bits as
-// an uninterrupted run.
+// A run that ends in its first epoch continues from its checkpoint, and ends with the same bits as an uninterrupted run,
+// also if the ranks have different numbers of samples and so draw different numbers of random numbers.
 func TestResume(t *testing.T) {
-	dir := t.TempDir()
-	given := errors.New("given up")
-	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
-		want, err := trained(t.Context(), pg, false, 5, func(*train.Config) {})
-		if err != nil {
-			return err
-		}
-		batches := 0
-		edit := func(evaluate error) func(c *train.Config) {
-			return func(c *train.Config) {
-				c.Checkpoints, c.SaveEvery = dir, 4
-				c.Evaluate = func(context.Context) ([]progress.Value, error) { return nil, evaluate }
-				counted(c, &batches)
+	for _, c := range []struct{ global, steps, save int }{{0, 6, 4}, {15, 4, 3}} {
+		dir := t.TempDir()
+		given := errors.New("given up")
+		commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+			batches := 0
+			run := func(evaluate error, folder string) ([]float64, error) {
+				return trained(t.Context(), pg, false, 5, func(config *train.Config) {
+					if c.global > 0 {
+						config.Data = must.New(data.NewLoader(points(60), pg, &data.LoaderOptions{GlobalBatch: c.global, Shuffle: true}))
+					}
+					config.Checkpoints, config.SaveEvery = folder, c.save
+					config.Evaluate = func(context.Context) ([]progress.Value, error) { return nil, evaluate }
+					counted(config, &batches)
+				})
 			}
-		}
-		if _, err := trained(t.Context(), pg, false, 5, edit(given)); !errors.Is(err, given) {
-			return fmt.Errorf("%v, want what Evaluate returned", err)
-		}
-		got, err := trained(t.Context(), pg, false, 5, edit(nil))
-		if err != nil {
-			return err
-		}
-		if want := 6 + 18 - 4; batches != want { // the checkpoint is of step 4
-			return fmt.Errorf("%d batches were trained on, want %d", batches, want)
-		}
-		if !slices.Equal(got, want) {
-			return fmt.Errorf("the parameters are %v after a resumed run, %v after one without a break", got, want)
-		}
-		return nil
-	})
+			want, err := run(nil, "")
+			if err != nil {
+				return err
+			}
+			batches = 0
+			if _, err := run(given, dir); !errors.Is(err, given) {
+				return fmt.Errorf("%v, want what Evaluate returned", err)
+			}
+			got, err := run(nil, dir)
+			if err != nil {
+				return err
+			}
+			if want := c.steps + 3*c.steps - c.save; batches != want {
+				return fmt.Errorf("%d batches were trained on, want %d", batches, want)
+			}
+			if !slices.Equal(got, want) {
+				return fmt.Errorf("%+v: the parameters are %v after a resumed run, %v after one without a break", c, got, want)
+			}
+			return nil
+		})
+	}
 }
 
 // A run of 4 epochs that resumes after 2 with another number of ranks, or within the third, uses each sample 4 times.
