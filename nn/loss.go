@@ -174,6 +174,9 @@ func CrossEntropyLoss(logits, labels *autograd.Variable, opts *CrossEntropyOptio
 	if o == (CrossEntropyOptions{}) && len(logits.Shape()) == 2 {
 		return autograd.CrossEntropyLoss(logits, labels) // one kernel
 	}
+	if eps := o.LabelSmoothing; !(eps >= 0 && eps <= 1) {
+		panic(fmt.Errorf("nn: LabelSmoothing is %v, want 0 to 1", eps))
+	}
 	x := wide(logits)
 	checkLabels("CrossEntropyLoss", x, labels)
 	return likelihood("CrossEntropyLoss", autograd.LogSoftmax(x, 1), labels, o)

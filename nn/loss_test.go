@@ -240,6 +240,12 @@ func TestLossMisfits(t *testing.T) {
 			t.Errorf("%s: panic with %v, want a ShapeError of its name", name, e)
 		}
 	}
+	for _, eps := range []float64{-0.1, 10, math.NaN()} {
+		got, want := fmt.Sprint(thrown(func() { nn.CrossEntropyLoss(x, labels, &nn.CrossEntropyOptions{LabelSmoothing: eps}) })), fmt.Sprintf("nn: LabelSmoothing is %v, want 0 to 1", eps)
+		if got != want {
+			t.Errorf("panic with %q, want %q", got, want)
+		}
+	}
 	logits, bad := autograd.Zeros(dev, device.Float32, 2, 3), autograd.FromSlice(dev, []int64{1, -1})
 	images, badRow := autograd.Zeros(dev, device.Float32, 1, 3, 2), autograd.Reshape(bad, 1, 2)
 	for op, fs := range map[string][]func(){

@@ -171,7 +171,7 @@ func (r *run) compare(ctx context.Context) error {
 		if s != want {
 			return fmt.Errorf("train: the loader of rank %d has %+v, the loader of rank 0 has %+v: data set lengths and loader options must be equal", rank, s, all[0].Sampler)
 		}
-		if its.LR != all[0].LR {
+		if math.Float64bits(its.LR) != math.Float64bits(all[0].LR) { // Step refuses a NaN
 			return fmt.Errorf("train: LR(%d) is %v on rank %d and %v on rank 0: want the same schedule on all ranks", r.step, its.LR, rank, all[0].LR)
 		}
 		if its.Plan != all[0].Plan {

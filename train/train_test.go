@@ -334,6 +334,7 @@ func TestConfigThatMakesNoSense(t *testing.T) {
 			}, "Accumulate is 2, but GlobalBatch of Data is 8"},
 			{func(c *train.Config) { c.Epochs = 0 }, "Epochs or MaxSteps of at least 1"},
 			{func(c *train.Config) { c.ClipNorm = math.NaN() }, "ClipNorm NaN"},
+			{func(c *train.Config) { c.LR = schedule.Constant(math.NaN()) }, "LR is NaN, want 0 or more"},
 			{func(c *train.Config) { c.Loss = nil }, "Loss: false"},
 			{func(c *train.Config) { c.Values = map[string]any{"position": new(int)} }, `Values has the key "position"`},
 			{func(c *train.Config) {
