@@ -212,7 +212,7 @@ func decodeTensor(d *json.Decoder) (t Tensor, err error) {
 	}
 	switch {
 	case isOverflow:
-		return t, fmt.Errorf("shape %v", t.Shape)
+		return t, fmt.Errorf("shape %v, want sizes of at least 0 and less than 2^64 bits in total", t.Shape)
 	case t.From < 0, t.To < t.From, total%8 != 0, uint64(t.To-t.From) != total/8:
 		return t, fmt.Errorf("data_offsets are %d to %d, but a tensor of type %s and shape %v takes %d bits", t.From, t.To, t.DType, t.Shape, total)
 	}

@@ -147,7 +147,7 @@ func TestForms(t *testing.T) {
 		"an offset that is a fraction": {file(entry("U8", "[8]", "[0,8.0]"), 8), "data_offsets"},
 		"an offset that is text":       {file(entry("U8", "[8]", `["0",8]`), 8), "data_offsets"},
 		"an offset that is null":       {file(entry("U8", "[8]", `[null,8]`), 8), "it lacks"},
-		"negative shape":               {file(entry("U8", "[-1]", "[0,8]"), 8), "shape [-1]"},
+		"negative shape":               {file(entry("U8", "[-1]", "[0,8]"), 8), "shape [-1], want sizes of at least 0"},
 		"two negative sizes":           {file(entry("U8", "[-2,-4]", "[0,8]"), 8), "shape [-2 -4]"},
 		"overflow":                     {file(entry("U8", "[4294967296,4294967296]", "[0,0]"), 0), "shape [4294967296 4294967296]"},
 		"overflow behind a 0":          {file(entry("U8", "[4611686018427387904,16,0]", "[0,0]"), 0), "shape [4611686018427387904 16 0]"},
@@ -197,8 +197,10 @@ func TestWriteRefuses(t *testing.T) {
 			t.Errorf("%v, want an error with %q and the tensor's name", err, want)
 		}
 	}
-	if err := Write(io.Discard, map[string]Source{metadataKey: Bytes(device.Uint8, nil, []byte{1})}, nil); err == nil {
-		t.Error("a tensor took the place of the metadata")
+	for _, name := range []string{metadataKey, "w\xff"} {
+		if err := Write(io.Discard, map[string]Source{name: Bytes(device.Uint8, nil, []byte{1})}, nil); err == nil {
+			t.Errorf("a tensor was written under the name %q, which the file cannot keep", name)
+		}
 	}
 }
 

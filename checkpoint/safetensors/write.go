@@ -9,6 +9,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"unicode/utf8"
 
 	"github.com/goddp/goddp/device"
 )
@@ -125,7 +126,7 @@ func header(names []string, tensors map[string]Source, metadata map[string]strin
 	end := int64(0)
 	for _, name := range names {
 		t := tensors[name]
-		if name == metadataKey || t.dtype().Bits() == 0 {
+		if name == metadataKey || t.dtype().Bits() == 0 || !utf8.ValidString(name) { // JSON would replace other bytes
 			return nil, fmt.Errorf("safetensors: a tensor %q of type %s cannot be written", name, t.typeName())
 		}
 		shape := make([]int64, len(t.Shape)) // [] for a scalar, never null
