@@ -56,7 +56,8 @@ func L1Loss(pred, target *autograd.Variable, opts *LossOptions) *autograd.Variab
 // HuberOptions are the choices of [HuberLoss] and [SmoothL1Loss].
 type HuberOptions struct {
 	Reduction Reduction
-	// Threshold is the difference from which the loss is linear: PyTorch's delta or beta. 0 means 1.
+	// Threshold is the difference from which the loss is linear: PyTorch's delta or beta. 0 means 1. A negative
+	// one panics.
 	Threshold float64
 }
 
@@ -77,6 +78,9 @@ func SmoothL1Loss(pred, target *autograd.Variable, opts *HuberOptions) *autograd
 func (o HuberOptions) threshold() float64 {
 	if o.Threshold == 0 {
 		return 1
+	}
+	if !(o.Threshold > 0) {
+		panic(fmt.Errorf("nn: the Threshold of a Huber loss is %v, want more than 0", o.Threshold))
 	}
 	return o.Threshold
 }
@@ -112,7 +116,7 @@ func KLDivLoss(logPred, target *autograd.Variable, opts *KLDivOptions) *autograd
 		isZero := autograd.Equal(t, autograd.Neg(t))
 		loss = autograd.Mul(t, autograd.Sub(autograd.Log(autograd.MaskedFill(t, isZero, 1)), p))
 	}
-	if o.BatchMean {
+	if o.BatchMean && len(p.Shape()) > 0 { // a scalar is its own sum, as in PyTorch
 		return autograd.MulScalar(autograd.Sum(loss), 1/float64(p.Shape()[0]))
 	}
 	return o.Reduction.reduce(loss)

@@ -196,6 +196,8 @@ func TestLosses(t *testing.T) {
 	x, target := autograd.FromSlice(dev, []float64{1, 2, 3, 4, 5, 6}, 2, 3), autograd.FromSlice(dev, []float64{.1, .2, .3, .4, .5, .6}, 2, 3)
 	near(t, "KLDivLoss, BatchMean", read(t, nn.KLDivLoss(x, target, &nn.KLDivOptions{BatchMean: true})),
 		[]float64{nn.KLDivLoss(x, target, &nn.KLDivOptions{Reduction: nn.ReduceSum}).Item() / 2}, 1e-12)
+	scalar := autograd.Reshape(autograd.FromSlice(dev, []float64{2}))
+	near(t, "KLDivLoss of scalars, BatchMean", read(t, nn.KLDivLoss(scalar, scalar, &nn.KLDivOptions{BatchMean: true})), []float64{2 * (math.Log(2) - 2)}, 1e-12)
 	// The classes are the second axis, whatever axes follow.
 	image := nn.CrossEntropyLoss(autograd.Reshape(autograd.Transpose(x, 0, 1), 1, 3, 2), autograd.FromSlice(dev, []int64{1, 2}, 1, 2), nil)
 	near(t, "CrossEntropyLoss of an image", read(t, image), read(t, nn.CrossEntropyLoss(x, autograd.FromSlice(dev, []int64{1, 2}), nil)), 1e-12)
@@ -257,5 +259,8 @@ func TestLossMisfits(t *testing.T) {
 				t.Errorf("panic with %q, want %q", got, want)
 			}
 		}
+	}
+	if err := thrown(func() { nn.HuberLoss(x, x, &nn.HuberOptions{Threshold: -1}) }); fmt.Sprint(err) != "nn: the Threshold of a Huber loss is -1, want more than 0" {
+		t.Errorf("a negative Threshold: panic with %v", err)
 	}
 }
