@@ -22,7 +22,9 @@ type AttentionOptions struct {
 	// step may have any. On a GPU the values are not checked.
 	Starts *Variable
 	// Mask, if not nil, broadcasts to [B H T S]. In a mask of Uint8, 0 masks a key for a query. A
-	// mask of the type of q is added to the scaled products. The mask gets no gradient.
+	// mask of the type of q is added to the scaled products; -Inf masks a key. With a large finite number instead,
+	// such as -1e30, the gradients are wrong for a query all of whose keys have it: the logarithm of the sum of
+	// exponentials, which the backward pass reads, rounds. The mask gets no gradient.
 	Mask *Variable
 	// Scale multiplies the products of queries and keys; 0 means 1/√D.
 	Scale float64
