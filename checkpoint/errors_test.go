@@ -101,6 +101,17 @@ func TestSaveFails(t *testing.T) {
 	}
 }
 
+// Open takes no empty name for the working directory, in which it would delete files.
+func TestOpenWithoutAFolder(t *testing.T) {
+	t.Chdir(t.TempDir())
+	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		if m, err := Open(t.Context(), pg, "", nil); err == nil || !strings.Contains(err.Error(), `the folder is ""`) {
+			t.Errorf("rank %d: Open returned %v, %v, want an error about the folder", pg.Rank(), m, err)
+		}
+		return nil
+	})
+}
+
 // Open finds that a rank does not see the folder, and names the rank.
 func TestOpenNamesTheRankThatSeesAnotherFolder(t *testing.T) {
 	shared, other := t.TempDir(), t.TempDir()

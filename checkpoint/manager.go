@@ -78,7 +78,10 @@ func Open(ctx context.Context, pg *comm.ProcessGroup, dir string, opts *Options)
 	if pg == nil {
 		return nil, fmt.Errorf("checkpoint: opening %s: %w", dir, comm.ErrNoGroup)
 	}
-	m := &Manager{pg: pg, dir: filepath.Clean(dir), o: *cmp.Or(opts, &Options{})}
+	m := &Manager{pg: pg, o: *cmp.Or(opts, &Options{})}
+	if dir != "" {
+		m.dir = filepath.Clean(dir)
+	}
 	if m.fs = m.o.fs; m.fs == nil {
 		m.fs = disk{}
 	}
@@ -105,6 +108,9 @@ func (m *Manager) open(ctx context.Context) error {
 	m.copying, err = m.pg.Device().NewStream(false)
 	if m.o.Keep < 0 || m.o.Timeout < 0 {
 		err = fmt.Errorf("options Keep %d and Timeout %v, want 0 or more of each", m.o.Keep, m.o.Timeout)
+	}
+	if m.dir == "" {
+		err = errors.New(`the folder is "", want its path, "." for the working directory`)
 	}
 	if m.pg.Rank() == 0 && err == nil {
 		m.id = rand.Text()
