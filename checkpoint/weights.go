@@ -201,6 +201,9 @@ func writeWeights(file string, tensors map[string]safetensors.Source, metadata m
 	err := replace(disk{}, file, temp, tensorFile(tensors, metadata))
 	if err != nil {
 		os.Remove(temp)
+		if failed := (*os.PathError)(nil); errors.As(err, &failed) && failed.Path == temp {
+			failed.Path = file // the user does not know the other
+		}
 	}
 	return err
 }

@@ -48,6 +48,7 @@ func TestCheckpoint(t *testing.T) {
 	said(1, "model/0.weight: 600 of 600 elements differ, by at most 0.", "diff", first, second)
 	said(0, file, "convert", run, file)
 	said(1, "is a folder", "convert", run, dir)
+	said(1, "/none/x.safetensors: no such file", "convert", run, filepath.Join(dir, "none", "x.safetensors"))
 	said(0, "no checkpoints in "+empty, "ls", empty)
 	said(1, "there is no checkpoint in "+empty, "verify", empty)
 	said(0, "step-00000000", "convert", file, again)

@@ -152,6 +152,7 @@ func decode[T any](path string) ([]T, error) {
 	var trace struct{ TraceEvents []T }
 	d := json.NewDecoder(in) // stops reading at an error, unlike os.ReadFile, so a device without an end does no harm
 	var syntax *json.SyntaxError
+	var misfit *json.UnmarshalTypeError
 	switch err := d.Decode(&trace); {
 	case err == io.EOF:
 		return nil, fmt.Errorf("%s: the file is empty: want a trace", path)
@@ -159,6 +160,8 @@ func decode[T any](path string) ([]T, error) {
 		return nil, fmt.Errorf("%s: the trace is incomplete: the file ends within the JSON object", path)
 	case errors.As(err, &syntax) && magic.Describe(head) != "" && head[0] != '{':
 		return nil, fmt.Errorf("%s: want a trace, got a file that is %s", path, magic.Describe(head))
+	case errors.As(err, &misfit):
+		return nil, fmt.Errorf("%s: want a trace that package profile has written, but an unexpected %s is at byte %d", path, misfit.Value, misfit.Offset)
 	case err != nil:
 		return nil, fmt.Errorf("%s: want a trace: %w", path, err)
 	}

@@ -280,7 +280,7 @@ func TestReadFails(t *testing.T) {
 	for text, want := range map[string]string{
 		``:                                 "the file is empty: want a trace",
 		`{"traceEvents":[{"ph":"X","na`:    "the trace is incomplete: the file ends within the JSON object",
-		`[]`:                               "want a trace: json: cannot unmarshal",
+		`[]`:                               "want a trace that package profile has written, but an unexpected array is at byte 1",
 		"\x1f\x8b\x08\x00\x00\x00\x00\x00": "want a trace, got a file that is compressed by gzip: run gunzip",
 		`{}{}`:                             "data after the JSON object",
 		`{"traceEvents":[]}`:               "has no events",
