@@ -237,6 +237,9 @@ func (t *tuner) bench(ctx context.Context, master string, s tune.Setting) (outpu
 		if ctx.Err() == context.DeadlineExceeded {
 			err = fmt.Errorf("goddp bench ran for more than %v (--timeout)", t.timeout)
 		}
+		if errs.Len() == 0 {
+			return "", err
+		}
 		lines := strings.Split(strings.TrimSpace(errs.String()), "\n")
 		last := strings.TrimPrefix(lines[len(lines)-1], "error: ")
 		return "", fmt.Errorf("%w: %s", err, strings.TrimPrefix(last, fmt.Sprintf("rank %d of %d: ", t.pg.Rank(), t.pg.Size())))

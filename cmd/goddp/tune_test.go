@@ -43,7 +43,7 @@ func TestTuneRunHasDeadline(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := testkit.Run(t, process(t, tuning("--timeout", "10s", "--try", failOnceVar+"="+once+" "+stuckVar+"=1")...))
-	if r.Code != 0 || !strings.Contains(r.Stdout, "failed: rank 0: goddp bench ran for more than 10s") {
+	if r.Code != 0 || !strings.Contains(r.Stdout, "failed: rank 0: goddp bench ran for more than 10s (--timeout)\n") {
 		t.Errorf("exit code %d:\n%s%s", r.Code, r.Stdout, r.Stderr)
 	}
 }
