@@ -224,6 +224,7 @@ func TestUsageErrors(t *testing.T) {
 		{"--nnodes 2 --master-addr a --master-port 29400 true", "", "--master-port 29400 is the port at which the nodes meet"},
 		{"--rdzv-conf is_host=1 true", "", `"is_host" is not one of cacert, cert, join_timeout`},
 		{"--rdzv-conf join_timeout=soon true", "", "join_timeout: want a number of seconds"},
+		{"--rdzv-conf last_call_timeout=0 true", "", "last_call_timeout: want a number of seconds above 0"},
 		{"--rdzv-conf protocol=gopher true", "", "protocol: want http or https"},
 		{"--rdzv-backend etcd --rdzv-endpoint h --nnodes 2 --rdzv-conf cacert=x true", "", "cacert and cert need protocol=https"},
 		{"--rdzv-backend etcd --rdzv-endpoint h --nnodes 2 --rdzv-conf protocol=https,cert=x true", "", "want both cert and key, or neither"},

@@ -216,7 +216,7 @@ func parseBackend(text string) (string, error) {
 func parseConf(settings string) (conf rendezvousConf, err error) {
 	seconds := func(to *time.Duration) func(string) error {
 		return func(value string) (err error) {
-			*to, err = parseSeconds(value)
+			*to, err = parseInterval(value)
 			return err
 		}
 	}

@@ -196,6 +196,9 @@ func (c *core) Step(ev event) []action {
 		if c.phase != gathering {
 			return nil
 		}
+		if len(c.agents) >= c.MinNodes {
+			return c.begin() // although the last call is not over
+		}
 		seconds := ev.after.Seconds()
 		return c.end(Result{Reason: fmt.Sprintf("too few nodes joined: %d of at least %d within %g s (--rdzv-conf join_timeout=%g)", len(c.agents), c.MinNodes, seconds, seconds)})
 	case hostFailed:
