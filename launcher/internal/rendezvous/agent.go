@@ -291,7 +291,11 @@ func (a *Agent) follow(ctx context.Context, s *Session, adapt func(*Round)) erro
 		case o = <-s.Orders():
 			impatient.Stop()
 		case <-impatient.C:
-			o.Hold = fmt.Sprintf("this node has joined, and at least %s must", count(a.opts.Host.Limits.MinNodes, "node"))
+			limits := a.opts.Host.Limits
+			o.Hold = fmt.Sprintf("this node has joined, and at least %s must", count(limits.MinNodes, "node"))
+			if limits.MaxNodes > limits.MinNodes {
+				o.Hold += fmt.Sprintf(", and up to %d may", limits.MaxNodes)
+			}
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
