@@ -165,8 +165,8 @@ func TestPageThatCannotBe(t *testing.T) {
 	defer other.Close()
 	for want, cfg := range map[string]*Config{
 		"port port: want 0 to 65535": {Page: "127.0.0.1:port", RunDir: dir},
-		"address already in use":        {Page: other.Addr().String(), RunDir: dir},
-		"not a directory":               {Page: "127.0.0.1", RunDir: file},
+		"address already in use":     {Page: other.Addr().String(), RunDir: dir},
+		"not a directory":            {Page: "127.0.0.1", RunDir: file},
 	} {
 		cfg.Args, cfg.Stdout, cfg.Stderr = []string{"true"}, io.Discard, io.Discard
 		if result, err := Run(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), want) || result != nil {
