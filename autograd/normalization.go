@@ -21,8 +21,13 @@ func RMSNorm(x *Variable, shape []int, weight *Variable, eps float64) *Variable 
 	return normalise(&groupNorm{name: "RMSNorm", axes: axesOf(shape), p: kernels.Norm{Groups: 1, Uncentered: true, Eps: eps}}, x, weight, nil)
 }
 
-// axesOf returns a copy of shape that is never nil: groupNorm's nil means a GroupNorm.
-func axesOf(shape []int) device.Shape { return append(device.Shape{}, shape...) }
+// axesOf returns shape, and an empty one for nil, because groupNorm's nil means a GroupNorm.
+func axesOf(shape []int) device.Shape {
+	if shape == nil {
+		return device.Shape{}
+	}
+	return shape
+}
 
 // AddLayerNorm returns x + y, and [LayerNorm] of this sum. If x and y have one shape, one kernel computes
 // both, and otherwise both are broadcast as by [Add]. Bits and gradients are those of Add and LayerNorm.

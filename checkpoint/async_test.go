@@ -338,9 +338,9 @@ func (h *hook) LoadState(s map[string]device.Tensor) error {
 	return nil
 }
 
-// At the number of ranks that saved, each rank gets back its own values and its hook's state. At
-// another number of ranks it keeps what it has, and gets rank 0's of a value that is in Values too, as at the first number if
-// the checkpoint does not have the ranks' own. All ranks get the loss scale. What is not loaded is logged.
+// At the number of ranks that saved, each rank gets back its own values and its hook's state. At another number it keeps
+// what it has. A value that is also in Values then becomes rank 0's; so it does if the checkpoint has none of the ranks' own.
+// All ranks get the loss scale. What is not loaded is logged.
 func TestRankValuesAreRestored(t *testing.T) {
 	dir := t.TempDir()
 	tensor := func(x float32) device.Tensor { return device.HostTensor([]float32{x, 2 * x}, device.Float32) }

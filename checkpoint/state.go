@@ -34,8 +34,8 @@ type State struct {
 	// in the manifest it is then the string "NaN", "+Inf" or "-Inf".
 	Values map[string]any
 	// RankValues are values that differ between ranks. They are restored only if the number of
-	// ranks is the same as at the save. Otherwise they are unchanged, or have rank 0's value if they are in Values too, under
-	// the same name. All values of a rank together, as JSON, are below 8 MiB.
+	// ranks is the same as at the save. Otherwise they are unchanged. A value that is also in Values, under the same name,
+	// then has rank 0's value. All values of a rank together, as JSON, are below 8 MiB.
 	RankValues map[string]any
 	// Best marks the checkpoint as the best so far. Options.Keep keeps the last marked one, which [Best] returns. Only
 	// Save of rank 0 uses it.

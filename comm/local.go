@@ -65,8 +65,8 @@ type localJob struct {
 	open   atomic.Int32 // the number of groups that are not closed
 }
 
-// leave is called once for each group, when it is closed. The last call closes the coordinator. Connections are not
-// counted, because the ranks have none while they change the members.
+// leave is called once for each group, when it is closed. The last call closes the coordinator. It counts groups and not
+// connections, because the ranks have no connection while the members change.
 func (l *localJob) leave() error {
 	if l.open.Add(-1) > 0 {
 		return nil

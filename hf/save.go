@@ -41,8 +41,8 @@ var copied = []string{
 // Save writes the model with its present weights to a folder, which it makes if necessary: config.json as it was read,
 // with the type of the parameters; the weights; the files of the tokenizer and of generation. In a job one rank calls Save,
 // within OnRank of the model of package ddp or ddp/zero, because the ranks may have divided the weights. Save waits until the
-// device has computed the weights, or until ctx ends. Each file is replaced when the new one is complete. Files of weights
-// and adapters that dir had before, and that are not part of the model, are removed. opts may be nil.
+// device has computed the weights, or until ctx ends. Each file is replaced when the new one is complete. Other files of
+// weights in dir, and adapters in it, are removed. opts may be nil.
 func (f *Folder) Save(ctx context.Context, dir string, opts *SaveOptions) error {
 	if err := f.save(ctx, dir, *cmp.Or(opts, &SaveOptions{})); err != nil {
 		return fmt.Errorf("hf: %w", err)
@@ -175,8 +175,8 @@ func (f *Folder) shards(most int64) (fileOf map[string]string) {
 // stale matches the files of weights that Save may have written, and PEFT's files.
 var stale = regexp.MustCompile(`^(model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?|adapter_(config\.json|model\.safetensors))$`)
 
-// removeOthers removes files of weights that are not among written: a reader could take them for a part of the model, and
-// transformers would load adapters and their base in its place.
+// removeOthers removes the files of weights and adapters that are not among written. A reader could take such weights for
+// a part of the model, and transformers would load the adapters and their base instead of the model.
 func removeOthers(dir string, written []string) error {
 	entries, err := os.ReadDir(dir)
 	for _, e := range entries {

@@ -52,7 +52,7 @@ func TestDrainOfABlockedConsole(t *testing.T) {
 	}
 }
 
-// A record is a line of the agent that begins with the message.
+// A log record becomes one of golaunch's own lines, which begins with the message.
 func TestRecordIsALine(t *testing.T) {
 	var out bytes.Buffer
 	c := newConsole(&out, &out)

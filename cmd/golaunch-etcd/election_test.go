@@ -12,7 +12,7 @@ import (
 	"github.com/goddp/goddp/internal/testkit/etcdtest"
 )
 
-// openSlow opens an election with a TTL of a minute. A process that stands still for seconds keeps its term.
+// openSlow opens an election with a TTL of a minute, so that a process that stands still for a few seconds keeps its term.
 func openSlow(t *testing.T, c *etcdtest.Cluster, name string) *etcdElection {
 	t.Helper()
 	return openTTL(t, c, name, time.Minute)

@@ -77,9 +77,9 @@ func strides(size [3][]int, channelsLast bool, channels [3]int) (out [3][]int) {
 	return out
 }
 
-// inner returns the order in which oneDNN computes with the operands, for those whose order it does not choose. With
-// channels last the images need no copies. A 1×1 convolution with channels first is a product of matrices, for which version 2
-// needs no copies either; version 3 has no fast code for it in that order. The gradients of weights in groups are much faster
+// inner returns in which order of elements oneDNN computes, and for which operands it chooses the order itself. With
+// channels last the images need no copies. With channels first, version 2 needs none for a 1×1 convolution, which is a product
+// of matrices, but version 3 has no fast code for that. The gradients of the weights of grouped convolutions are much faster
 // with channels last.
 func (c *convolution) inner(version int) (channelsLast bool, chooses [3]bool) {
 	switch {

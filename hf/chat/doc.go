@@ -32,6 +32,7 @@
 //
 // A template is Jinja2 with the settings and functions of transformers: trim_blocks, lstrip_blocks, loop controls,
 // tojson as Python writes it, raise_exception, strftime_now and {% generation %}. github.com/ardanlabs/jinja executes it.
-// Differences from Jinja2 remain: an undefined value has no text and no error; a list in place of a text is written
-// about as Python writes it; and what {% set %} sets in a loop's body, the next iteration reads too.
+// Differences from Jinja2 remain. An undefined value is no error, and is written as nothing. A list in place of a text is
+// written roughly as Python writes it. A variable that {% set %} sets in the body of a loop keeps its value in the next
+// iteration.
 package chat

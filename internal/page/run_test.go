@@ -177,7 +177,7 @@ func BenchmarkCurves(b *testing.B) {
 	}
 }
 
-// The page's script takes the length of each list, also before a program has reported anything.
+// No list of the state is null, also before a program has reported anything: the page's script reads the length of each.
 func TestStateHasNoNull(t *testing.T) {
 	r := NewRun(Info{})
 	r.Worker(Worker{State: Running})
